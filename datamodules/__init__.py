@@ -1,0 +1,6 @@
+"""Lightning data modules: where training batches come from."""
+
+from datamodules.demonstrations import DemonstrationDataModule
+from datamodules.rollout import RolloutDataModule
+
+__all__ = ["DemonstrationDataModule", "RolloutDataModule"]

@@ -1,0 +1,1 @@
+"""Tools that an agent may call, and how they are described to a model."""

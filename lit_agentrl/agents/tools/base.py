@@ -1,0 +1,219 @@
+"""Tools: typed Python functions, described to a model and called for it without ever raising."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import importlib
+import inspect
+import json
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import docstring_parser
+from pydantic import BaseModel, ValidationError
+
+from lit_agentrl.agents.tools.signature import arguments_model, parameters_schema, problems, validated
+from lit_agentrl.types import ToolSpec
+
+ToolFunction: TypeAlias = Callable[..., Any]
+
+_KEY = "agent.init_args.tools"
+_BUILTIN = "lit_agentrl.agents.tools"
+_INFRASTRUCTURE = ("base", "signature")  # modules of this package that hold no tools
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolOutput:
+    """What the model is told after a call."""
+
+    text: str
+    error: bool = False
+    """The call was wrong or the tool raised; `text` is one line that says why."""
+    cut: bool = False
+    """The output was too long or not text; `text` ends with a marker that says so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """A function with its description and the model that checks its arguments."""
+
+    function: ToolFunction
+    spec: ToolSpec
+    arguments: type[BaseModel]
+
+    @classmethod
+    def of(cls, function: ToolFunction) -> Tool:
+        """Make a tool of a typed function; its Google docstring describes it and its arguments.
+
+        Only the summary line and the Args section reach the model, because every prompt pays for them.
+
+        Raises:
+            ValueError: The function has no name or summary line, or parameters that cannot be passed by name.
+        """
+        name = getattr(function, "__name__", "")
+        docstring = docstring_parser.parse(inspect.getdoc(function) or "", style=docstring_parser.DocstringStyle.GOOGLE)
+        if not name.isidentifier() or not docstring.short_description:
+            raise ValueError(f"{_KEY}: {function!r} needs a name and a docstring with a summary line to be a tool")
+        texts = {entry.arg_name: " ".join((entry.description or "").split()) for entry in docstring.params}
+        try:
+            model = arguments_model(function, descriptions=texts)
+        except ValueError as error:
+            raise ValueError(f"{_KEY}: {error}") from None
+        description = " ".join(docstring.short_description.split())
+        spec = ToolSpec(name=name, description=description, parameters=parameters_schema(model))
+        return cls(function=function, spec=spec, arguments=model)
+
+
+def tool_spec(function: ToolFunction) -> ToolSpec:
+    """Return what a model is told about a typed function; see `Tool.of`."""
+    return Tool.of(function).spec
+
+
+class ToolBox:
+    """Tools by name. Whatever goes wrong in a call comes back as text for the model, never as an exception."""
+
+    def __init__(self, tools: Sequence[ToolFunction | str] = ()) -> None:
+        """Collect tools.
+
+        Args:
+            tools: Functions, or import paths such as `lit_agentrl.agents.tools.calculator.calculator`.
+
+        Raises:
+            ValueError: A path leads to no function, a function cannot be a tool, or two tools share a name.
+        """
+        self._tools: dict[str, Tool] = {}
+        for entry in tools:
+            tool = Tool.of(resolve_tool(entry) if isinstance(entry, str) else entry)
+            if tool.spec.name in self._tools:
+                raise ValueError(f"{_KEY}: two tools are named {tool.spec.name!r}")
+            self._tools[tool.spec.name] = tool
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What a model is told about the tools, in the order given."""
+        return tuple(tool.spec for tool in self._tools.values())
+
+    def call(self, name: str, arguments: Mapping[str, Any], *, max_chars: int) -> ToolOutput:
+        """Call a tool.
+
+        Args:
+            name: The name that the model wrote.
+            arguments: The arguments that the model wrote.
+            max_chars: Output beyond this many characters is cut; the marker that says so comes on top.
+        """
+        tool = self._tools.get(name)
+        if tool is None:
+            available = ", ".join(self._tools) or "none"
+            return _error(f"there is no tool {name!r}; available: {available}", max_chars)
+        try:
+            checked = validated(tool.arguments, arguments)
+        except ValidationError as error:
+            wrong = "; ".join(f"argument {key!r} {text}" for key, text in problems(tool.arguments, error))
+            return _error(f"{name}: {wrong}", max_chars)
+        except Exception as error:  # arguments that are no mapping, or a validator of the tool's own
+            return _error(f"{name}: the arguments cannot be read ({_describe(error)})", max_chars)
+        try:
+            return readable(_run(tool.function, checked), max_chars)
+        except (Exception, SystemExit) as error:
+            return _error(f"{name}: {_describe(error)}", max_chars)
+
+
+def resolve_tool(path: str) -> ToolFunction:
+    """Import a tool by its path.
+
+    Raises:
+        ValueError: The path leads to no function; names the closest ones that do.
+    """
+    module_name, _, attribute = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute) if module_name else None
+    except ModuleNotFoundError as error:
+        # A module on the path is missing: a wrong path. Any other one: the tool's own missing dependency.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ValueError(f"{_KEY}: {path!r} cannot be imported: {error}") from error
+        found = None
+    except AttributeError:
+        found = None
+    except Exception as error:
+        raise ValueError(f"{_KEY}: {path!r} cannot be imported: {_describe(error)}") from error
+    if callable(found):
+        return found
+    candidates = list(dict.fromkeys([*_functions(module_name), *_builtin_tools()]))
+    close = difflib.get_close_matches(path, candidates, n=3, cutoff=0.0)
+    raise ValueError(f"{_KEY}: {path!r} is not the import path of a function; closest: {', '.join(close)}")
+
+
+def _builtin_tools() -> list[str]:
+    package = importlib.import_module(_BUILTIN)
+    modules = [info.name for info in pkgutil.iter_modules(package.__path__) if info.name not in _INFRASTRUCTURE]
+    return [path for module in modules for path in _functions(f"{_BUILTIN}.{module}")]
+
+
+def _functions(module_name: str) -> list[str]:
+    try:
+        module = importlib.import_module(module_name)
+    except Exception:  # only collects suggestions: the module was already reported as wrong
+        return []
+    members = inspect.getmembers(module, inspect.isfunction)
+    own = [name for name, value in members if value.__module__ == module_name and not name.startswith("_")]
+    return [f"{module_name}.{name}" for name in own]
+
+
+def _run(function: ToolFunction, arguments: Mapping[str, Any]) -> Any:
+    result = function(**arguments)
+    if inspect.iscoroutine(result):
+        # A thread of its own, because the caller's may already run an event loop.
+        with ThreadPoolExecutor(max_workers=1) as executor:
+            return executor.submit(asyncio.run, result).result()
+    return result
+
+
+def readable(value: Any, max_chars: int) -> ToolOutput:
+    """Turn any value into text of bounded length, marked where something is missing."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return ToolOutput(text=f"[... cut, {len(data)} bytes that are not text]", cut=True)
+    elif isinstance(value, str):
+        text = value
+    else:
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError):
+            text = str(value)
+    total = len(text)
+    head = text[:max_chars]
+    clean = "".join(character if _is_text(character) else "\N{REPLACEMENT CHARACTER}" for character in head)
+    if total > max_chars:
+        return ToolOutput(text=f"{clean}\n[... cut, {total} characters in all]", cut=True)
+    if clean != head:
+        replaced = sum(not _is_text(character) for character in head)
+        return ToolOutput(text=f"{clean}\n[... {replaced} characters that are not text were replaced]", cut=True)
+    return ToolOutput(text=clean)
+
+
+def _is_text(character: str) -> bool:
+    """Whether a character can be encoded as UTF-8 and is no control character but tab and line breaks."""
+    code = ord(character)
+    return not (0xD800 <= code <= 0xDFFF or code == 0x7F or (code < 0x20 and character not in "\t\n\r"))
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # an exception whose own text raises
+        text = ""
+    if isinstance(error, ValueError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _error(text: str, max_chars: int) -> ToolOutput:
+    output = readable(f"Error: {text}", max_chars)
+    return ToolOutput(text=" ".join(output.text.split()), error=True, cut=output.cut)

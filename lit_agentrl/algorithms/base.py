@@ -1,0 +1,324 @@
+"""What all algorithms share: one optimizer, one step a batch, a loss that is a plain weighted sum over tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+from lit_agentrl.algorithms.optimizer import OptimizerConfig
+from lit_agentrl.functional import AggregationCounts, AggregationMode, aggregation_counts, token_weights
+from lit_agentrl.metrics import AvgAtK, EpisodeLength, PassAtK, RewardParts, SuccessRate
+from lit_agentrl.policies.base import Policy
+from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
+from lit_agentrl.rollouts.rollout import Rollout
+from lit_agentrl.seeding import derive_seed, permutation, resolve_run_seed
+from lit_agentrl.types import Trajectory
+
+_NO_OPTIMIZER = OptimizerConfig()
+
+
+class Algorithm(L.LightningModule, ABC):
+    """A policy and how it learns. Subclasses give the loss.
+
+    Manual optimization: each batch is one optimizer step. The batch is cut into micro-batches by token budget, and
+    because normalisers are folded into the weights beforehand, the cut cannot change the gradient.
+
+    Args:
+        policy: The policy that is trained.
+        optimizer: AdamW and schedule.
+        micro_batch_tokens: Padded tokens per forward pass; bounds memory, changes nothing else.
+        seed: Run seed; default: what `seed_everything` was set to.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        optimizer: OptimizerConfig = _NO_OPTIMIZER,
+        micro_batch_tokens: int = 4096,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        if micro_batch_tokens < 1:
+            raise ValueError(f"model.init_args.micro_batch_tokens is {micro_batch_tokens}: it must be at least 1")
+        self.automatic_optimization = False
+        self.policy = policy
+        self.optimizer_config = optimizer
+        self.micro_batch_tokens = micro_batch_tokens
+        self.run_seed = resolve_run_seed(seed)
+        self.episode_metrics = nn.ModuleDict()
+
+    @abstractmethod
+    def loss(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a micro-batch and figures to log.
+
+        Returns:
+            The sum over tokens of weight x term, and named means over the micro-batch's trained tokens.
+        """
+
+    def configure_model(self) -> None:
+        """Make the weights."""
+        self.policy.build(seed=derive_seed(self.run_seed, "policy"))
+
+    def configure_optimizers(self) -> Any:
+        """Return AdamW with its schedule, stepped after each optimizer step."""
+        optimizer = self.optimizer_config.make_optimizer(self.parameters())
+        total = 0
+        if self.optimizer_config.schedule != "constant":
+            total = int(self.trainer.estimated_stepping_batches)
+        return [optimizer], [self.optimizer_config.make_scheduler(optimizer, total_steps=total)]
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Leave batches where they are: only micro-batches go to the device."""
+        return batch
+
+    def on_train_start(self) -> None:
+        """Switch dropout and gradient checkpointing on where the policy has them."""
+        self.policy.train()
+
+    # Training -------------------------------------------------------------------------------------------------------
+
+    def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
+        """Take one optimizer step; none if no token of any rank has a weight."""
+        for name, value in batch.metrics.items():
+            self.log(name, value, rank_zero_only=True)
+        if float(self.sum_over_ranks(batch.weight.abs().sum())) == 0:
+            self.log("train/skipped_steps", 1.0)
+            return
+        torch.manual_seed(derive_seed(self.run_seed, "dropout", self.global_step, self.global_rank))
+        optimizer = self.optimizers()
+        totals: dict[str, Tensor] = {}
+        trained_total = 0
+        pieces = self._padded_to_all_ranks(list(batch.micro_batches(self.micro_batch_tokens)), batch)
+        for number, piece in enumerate(pieces):
+            with nullcontext() if number == len(pieces) - 1 else self._no_gradient_sync():
+                loss, terms = self.loss(piece.to(self.device))
+                if not bool(torch.isfinite(loss)):
+                    raise FloatingPointError(
+                        f"the loss of optimizer step {self.global_step} is {float(loss)}; lower "
+                        "model.init_args.optimizer.lr, and resume from the last checkpoint"
+                    )
+                self.manual_backward(loss)
+            trained = int((piece.weight != 0).sum())
+            trained_total += trained
+            for name, term in terms.items():
+                totals[name] = totals.get(name, 0) + term.detach() * trained
+            totals["loss"] = totals.get("loss", 0) + loss.detach()
+        norm = self._clip()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        self.lr_schedulers().step()
+        logged = {f"train/{name}": value if name == "loss" else value / max(trained_total, 1) for name, value in totals.items()}
+        logged |= {"train/grad_norm": norm, "train/lr": optimizer.param_groups[0]["lr"]}
+        self.log_dict(logged, prog_bar=False)
+
+    def _clip(self) -> Tensor:
+        limit = self.optimizer_config.max_grad_norm
+        trained = [p for p in self.parameters() if p.grad is not None]
+        norm = torch.nn.utils.clip_grad_norm_(trained, limit if limit > 0 else float("inf"))
+        if not bool(torch.isfinite(norm)):
+            raise FloatingPointError(
+                f"the gradient of optimizer step {self.global_step} is not finite; lower model.init_args.optimizer.lr, "
+                "and resume from the last checkpoint"
+            )
+        return norm
+
+    def policy_logprobs(self, batch: RolloutBatch, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (index [M], log-probs [M], entropies [M]) of the wanted tokens; index points into the flat batch."""
+        assert self.policy.chat is not None
+        view = batch.padded(wanted, pad_id=self.policy.chat.pad_id)
+        logprobs, entropies = self.policy.token_logprobs(
+            view.input_ids, view.attention_mask, view.position_ids, view.rows, view.columns, temperature=batch.temperature
+        )
+        return view.token_index, logprobs, entropies
+
+    # Ranks ----------------------------------------------------------------------------------------------------------
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over all ranks."""
+        if self._trainer is None or self.trainer.world_size == 1:
+            return value
+        return self.trainer.strategy.reduce(value.clone().to(self.device), reduce_op="sum")
+
+    @property
+    def gradient_ranks(self) -> int:
+        """Ranks over which the strategy averages gradients; weights are multiplied back by it."""
+        return 1 if self._trainer is None else int(self.trainer.world_size)
+
+    @contextmanager
+    def _no_gradient_sync(self) -> Iterator[None]:
+        model = self.trainer.strategy.model
+        with model.no_sync() if hasattr(model, "no_sync") else nullcontext():
+            yield
+
+    def _padded_to_all_ranks(self, pieces: list[RolloutBatch], batch: RolloutBatch) -> list[RolloutBatch]:
+        """Give every rank the same number of micro-batches: collectives in forward or backward must pair up."""
+        if self.trainer.world_size == 1:
+            return pieces
+        counts = self.all_gather(torch.tensor(len(pieces), device=self.device))
+        missing = int(counts.max()) - len(pieces)
+        filler = batch.select(batch.leaves()[:1])
+        filler.weight = torch.zeros_like(filler.weight)
+        return [filler] * missing + pieces
+
+    def fold_weights(self, batch: RolloutBatch, *, mode: AggregationMode, constant: float | None = None) -> None:
+        """Write the weights of one optimizer step's batch: normalisers over all ranks, masked tokens 0.
+
+        Tokens without signal count in the normaliser; they get weight 0 because their term is exactly 0.
+        """
+        counted = (batch.reason == TokenReason.TRAINED) | (batch.reason == TokenReason.NO_SIGNAL)
+        sequence = batch.trajectory[batch.segment].clamp_min(0)
+        local = aggregation_counts(counted[counted], sequence[counted])
+        totals = self.sum_over_ranks(local.to_tensor(batch.token_ids.device))
+        weights = token_weights(
+            counted, sequence, mode=mode, constant=constant, denominators=AggregationCounts.from_tensor(totals)
+        )
+        batch.weight = torch.where(batch.reason == TokenReason.TRAINED, weights * self.gradient_ranks, 0.0)
+
+    # Evaluation -----------------------------------------------------------------------------------------------------
+
+    def validation_step(self, batch: Rollout, batch_idx: int) -> None:
+        """Count the episodes of one validation batch."""
+        self._count("val", batch.trajectories)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val/…`."""
+        self._report("val")
+
+    def test_step(self, batch: Rollout, batch_idx: int) -> None:
+        """Count the episodes of one test batch."""
+        self._count("test", batch.trajectories)
+
+    def on_test_epoch_end(self) -> None:
+        """Log `test/…`."""
+        self._report("test")
+
+    def predict_step(self, batch: Rollout, batch_idx: int) -> list[Trajectory]:
+        """Return the episodes."""
+        return batch.trajectories
+
+    def setup(self, stage: str) -> None:
+        """Make the metrics; pass@k needs to know how many samples a task has."""
+        samples = int(getattr(self._datamodule, "val_samples_per_task", 1))
+        for phase in ("val", "test"):
+            metrics: dict[str, nn.Module] = {
+                "success": SuccessRate(),
+                "length": EpisodeLength(),
+                "reward": MeanMetric(nan_strategy="error"),
+                "reward_parts": RewardParts(),
+            }
+            if samples > 1:
+                metrics |= {"avg_at_k": AvgAtK(), "pass_at_k": PassAtK(samples)}
+            self.episode_metrics[f"{phase}_episodes"] = nn.ModuleDict(metrics)
+
+    @property
+    def _datamodule(self) -> Any:
+        return None if self._trainer is None else getattr(self.trainer, "datamodule", None)
+
+    def _count(self, phase: str, trajectories: Sequence[Trajectory]) -> None:
+        for name, metric in self._metrics(phase):
+            if name == "reward":
+                for trajectory in trajectories:
+                    if trajectory.status != "failed":
+                        metric.update(trajectory.reward)
+            else:
+                metric.update(trajectories)
+
+    def _report(self, phase: str) -> None:
+        values: dict[str, Any] = {}
+        for name, metric in self._metrics(phase):
+            computed = metric.compute()
+            if name == "reward":
+                values["reward"] = computed
+            elif name == "reward_parts":
+                values |= {f"reward_{part}": value for part, value in computed.items()}
+            else:
+                values |= computed
+            metric.reset()
+        for name, value in values.items():
+            self.log(f"{phase}/{name}", torch.as_tensor(value).float(), prog_bar=name == "success")
+
+    def _metrics(self, phase: str) -> list[tuple[str, Any]]:
+        metrics = self.episode_metrics[f"{phase}_episodes"]
+        assert isinstance(metrics, nn.ModuleDict)
+        return list(metrics.items())
+
+
+class OnPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from rollouts of its own policy.
+
+    Args:
+        policy: The policy that is trained.
+        num_minibatches: Optimizer steps into which one rollout is cut, by task groups.
+        num_inner_epochs: How often a rollout is gone through.
+        kwargs: See `Algorithm`.
+    """
+
+    def __init__(self, policy: Policy, *, num_minibatches: int = 1, num_inner_epochs: int = 1, **kwargs: Any) -> None:
+        super().__init__(policy, **kwargs)
+        for key, value in (("num_minibatches", num_minibatches), ("num_inner_epochs", num_inner_epochs)):
+            if value < 1:
+                raise ValueError(f"model.init_args.{key} is {value}: it must be at least 1")
+        self.num_minibatches = num_minibatches
+        self.num_inner_epochs = num_inner_epochs
+
+    @property
+    def batches_per_rollout(self) -> int:
+        """Optimizer steps per rollout, known beforehand."""
+        return self.num_minibatches * self.num_inner_epochs
+
+    @abstractmethod
+    def credit(self, rollout: Rollout, batch: RolloutBatch) -> None:
+        """Write `batch.advantages`, and a reason other than `TRAINED` for tokens that are not to be trained."""
+
+    @abstractmethod
+    def finish_weights(self, batch: RolloutBatch) -> None:
+        """Write the weights of one optimizer step's batch, usually through `fold_weights`."""
+
+    def check_sizes(self, *, num_groups: int, group_size: int) -> None:
+        """Refuse rollout sizes from which the algorithm cannot learn.
+
+        Raises:
+            ValueError: Names the key.
+        """
+        if num_groups < self.num_minibatches:
+            raise ValueError(
+                f"model.init_args.num_minibatches is {self.num_minibatches}, but data.init_args.num_groups is only "
+                f"{num_groups}: each minibatch needs at least one group"
+            )
+
+    def batches(self, rollout: Rollout, batch: RolloutBatch) -> Iterator[RolloutBatch]:
+        """Give credit and cut the rollout into exactly `batches_per_rollout` batches."""
+        self.credit(rollout, batch)
+        rollout.batch = batch
+        if self.batches_per_rollout > 1:
+            batch.old_logprobs = self._trainer_logprobs(batch)
+        group_of = [number for number, group in enumerate(rollout.groups) for _ in group.trajectories]
+        for epoch in range(self.num_inner_epochs):
+            order = permutation(derive_seed(self.run_seed, "minibatches", rollout.index, epoch), len(rollout.groups))
+            for part in range(self.num_minibatches):
+                chosen = set(order[part :: self.num_minibatches].tolist())
+                minibatch = batch.select_trajectories([t for t, group in enumerate(group_of) if group in chosen])
+                self.finish_weights(minibatch)
+                yield minibatch
+
+    @torch.no_grad()
+    def _trainer_logprobs(self, batch: RolloutBatch) -> Tensor:
+        """Return the trainer's own log-probs of all tokens that may be trained, [N]; elsewhere the sampler's."""
+        was_training = self.policy.training
+        self.policy.eval()
+        old = batch.behavior_logprobs.clone()
+        with self.trainer.precision_plugin.forward_context():
+            for piece in batch.micro_batches(self.micro_batch_tokens, wanted=batch.reason == TokenReason.TRAINED):
+                on_device = piece.to(self.device)
+                index, logprobs, _ = self.policy_logprobs(on_device, on_device.reason == TokenReason.TRAINED)
+                old[piece.origin[index.cpu()]] = logprobs.float().cpu()
+        self.policy.train(was_training)
+        return old

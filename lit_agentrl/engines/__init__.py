@@ -1,0 +1,1 @@
+"""Engines draw completions from a policy."""

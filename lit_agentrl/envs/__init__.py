@@ -1,0 +1,1 @@
+"""Environments, one file per family. Nothing here imports torch."""

@@ -1,0 +1,1 @@
+"""Policies: a causal language model, its tokenizer and its chat format."""

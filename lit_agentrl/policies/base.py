@@ -1,0 +1,204 @@
+"""The policy: a causal language model, its tokenizer and its chat format."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lit_agentrl.policies.chat import ChatFormat
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Precision = Literal["fp32", "bf16"]
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Policy(nn.Module, ABC):
+    """A trainable causal language model. Construction is cheap; `build` makes the weights.
+
+    Subclasses implement `_load`. After `build`, `model` (a transformers causal LM, or a peft wrapper of one),
+    `tokenizer` and `chat` are set. The trained parameters are those that require gradients.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model: PreTrainedModel | None = None
+        self.tokenizer: PreTrainedTokenizerBase | None = None
+        self.chat: ChatFormat | None = None
+        self._plain_head: bool | None = None
+
+    @abstractmethod
+    def _load(self, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, ChatFormat]:
+        """Make model, tokenizer and chat format; `seed` is for fresh weights."""
+
+    def build(self, *, seed: int = 0) -> None:
+        """Make the weights, once; later calls do nothing."""
+        if self.model is None:
+            self.model, self.tokenizer, self.chat = self._load(seed)
+            generation_config = self.causal_lm.generation_config
+            generation_config.eos_token_id = sorted(self.chat.eos_ids)
+            generation_config.pad_token_id = self.chat.pad_id
+
+    @property
+    def causal_lm(self) -> PreTrainedModel:
+        """The transformers model itself, LoRA layers in place, without the peft wrapper around it.
+
+        Raises:
+            RuntimeError: `build` was not called.
+        """
+        if self.model is None:
+            raise RuntimeError("the policy has no weights yet: call build() first")
+        return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+
+    @property
+    def max_context(self) -> int:
+        """Tokens that the model can read at once, prompt and completion together."""
+        return int(self.causal_lm.config.get_text_config().max_position_embeddings)
+
+    def token_logprobs(
+        self,
+        input_ids: Tensor,  # [B, T] int64
+        attention_mask: Tensor,  # [B, T] int64, 1 = real token
+        position_ids: Tensor,  # [B, T] int64
+        rows: Tensor,  # [M] int64: row of each wanted token
+        columns: Tensor,  # [M] int64: column of each wanted token, at least 1
+        *,
+        temperature: float = 1.0,
+        chunk_size: int = 512,
+        entropy_grad: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies (nats) of the wanted tokens, float32 [M] each.
+
+        Logits exist for wanted tokens only, `chunk_size` at a time, in the backward pass as well.
+
+        Args:
+            input_ids: Padded on either side; ids under the mask do not matter.
+            attention_mask: 1 on real tokens.
+            position_ids: Of each token in its own sequence.
+            rows: Row of each wanted token.
+            columns: Column of each wanted token; its distribution is that of the hidden state one column before.
+            temperature: Divides the logits. 0 (greedy sampling) counts as 1, as in `Sampling`.
+            chunk_size: Tokens whose logits exist at the same time.
+            entropy_grad: Whether gradients flow through the entropies (for an entropy bonus).
+
+        Raises:
+            ValueError: A column is below 1, or the temperature is negative.
+        """
+        if temperature < 0:
+            raise ValueError(f"temperature must be 0 or more, not {temperature}")
+        if columns.numel() and int(columns.min()) < 1:
+            raise ValueError("columns must be 1 or more: the first token of a row has no distribution")
+        targets = input_ids[rows, columns]
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "use_cache": False,
+        }
+        temperature = temperature or 1.0
+        causal_lm = self.causal_lm
+        if not self._has_plain_head():
+            wanted, positions = torch.unique(columns - 1, return_inverse=True)
+            logits = causal_lm(**inputs, logits_to_keep=wanted).logits[rows, positions]
+            return _logprobs_and_entropy(logits, targets, temperature, entropy_grad)
+        hidden = causal_lm.get_decoder()(**inputs).last_hidden_state[rows, columns - 1]
+        head = causal_lm.get_output_embeddings()
+
+        def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            return _logprobs_and_entropy(head(hidden), targets, temperature, entropy_grad)
+
+        chunks = list(zip(hidden.split(chunk_size), targets.split(chunk_size), strict=True))
+        # A single chunk is alive at its peak anyway; recomputing it would cost time and save nothing.
+        if len(chunks) == 1 or not torch.is_grad_enabled():
+            scored = [score(*chunk) for chunk in chunks]
+        else:
+            scored = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        return torch.cat([logprobs for logprobs, _ in scored]), torch.cat([entropy for _, entropy in scored])
+
+    @torch.no_grad()
+    def _has_plain_head(self) -> bool:
+        """Say whether logits are just head(hidden); some models cap or scale them. Checked once, on three tokens."""
+        if self._plain_head is None:
+            causal_lm = self.causal_lm
+            training = causal_lm.training
+            causal_lm.eval()
+            ids = torch.arange(3, device=causal_lm.device)[None]
+            with torch.autocast(ids.device.type, enabled=False):
+                hidden = causal_lm.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+                plain = causal_lm.get_output_embeddings()(hidden)
+                logits = causal_lm(input_ids=ids, use_cache=False).logits
+            causal_lm.train(training)
+            # The same operations on the same numbers: anything but exact equality is another head.
+            self._plain_head = torch.equal(plain.float(), logits.float())
+        return self._plain_head
+
+    def inference_copy(
+        self, dtype: torch.dtype, *, attn_implementation: Literal["sdpa", "eager"] | None = None
+    ) -> PreTrainedModel:
+        """Return a separate causal LM with today's weights for generation: LoRA merged, eval mode, no gradients.
+
+        Args:
+            dtype: Of the copy's weights.
+            attn_implementation: `None` keeps the policy's.
+        """
+        twin: Any = copy.deepcopy(self.model)
+        plain = twin.unload() if hasattr(twin, "peft_config") else twin
+        if attn_implementation is not None:
+            plain.set_attn_implementation(attn_implementation)
+        plain = plain.to(dtype).eval().requires_grad_(False)
+        self.sync_inference_copy(plain)
+        return plain
+
+    @torch.no_grad()
+    def sync_inference_copy(self, twin: PreTrainedModel) -> None:
+        """Give a model made by `inference_copy` today's weights, in place. The policy's own weights are only read."""
+        targets = dict(twin.named_parameters())
+        for name, weight in self._merged_weights():
+            targets[name].copy_(weight)
+
+    def _merged_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights of a plain causal LM by name, LoRA added where there is one."""
+        causal_lm = self.causal_lm
+        adapted = {name: module for name, module in causal_lm.named_modules() if hasattr(module, "get_delta_weight")}
+        for name, weight in causal_lm.named_parameters():
+            if "lora_" in name:
+                continue
+            owner, is_adapted, leaf = name.rpartition(".base_layer.")
+            if is_adapted and leaf == "weight":
+                module = adapted[owner]
+                for adapter in module.active_adapters:
+                    # In float32, so that bfloat16 weights are rounded once, when they are copied.
+                    weight = weight.float() + module.get_delta_weight(adapter).float()
+            yield name.replace(".base_layer.", "."), weight
+
+    def export(self, folder: Path) -> None:
+        """Write a plain transformers folder: safetensors, LoRA merged, tokenizer with template, generation config.
+
+        `AutoModelForCausalLM.from_pretrained(folder)` computes the policy's logits.
+        """
+        plain = self.causal_lm
+        if plain is not self.model:
+            plain = self.inference_copy(plain.dtype)
+        plain.save_pretrained(folder)
+        assert self.tokenizer is not None
+        self.tokenizer.save_pretrained(folder)
+
+
+def _logprobs_and_entropy(
+    logits: Tensor,  # [M, V]
+    targets: Tensor,  # [M] int64
+    temperature: float,
+    entropy_grad: bool,
+) -> tuple[Tensor, Tensor]:
+    logprobs = (logits.float() / temperature).log_softmax(dim=-1)
+    spread = logprobs if entropy_grad else logprobs.detach()
+    entropy = -(spread.exp() * spread).sum(dim=-1)
+    return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy

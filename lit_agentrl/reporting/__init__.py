@@ -1,0 +1,1 @@
+"""Reading runs: tables, statistics, trajectories in the terminal."""

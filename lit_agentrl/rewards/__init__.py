@@ -1,0 +1,1 @@
+"""Rewards: pure functions of text and answers. Nothing here imports torch."""

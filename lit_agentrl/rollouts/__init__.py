@@ -1,0 +1,1 @@
+"""Rollouts: environment workers, episodes, segments and training batches."""

@@ -1,0 +1,263 @@
+"""The training batch: flat, one entry per token, with the tree of segments beside it.
+
+A segment is a run of tokens with one parent: the prompt that a group shares, or a turn that continues the one before.
+A padded `[B, T]` tensor is a view of this (`PaddedView`); so are other packings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+class TokenReason(IntEnum):
+    """What became of a token. Every sampled token has exactly one; the closed list makes the accounting complete."""
+
+    CONTEXT = 0
+    """Not sampled by the policy: prompt, observation, tool output."""
+    TRAINED = 1
+    NO_SIGNAL = 2
+    """The advantage is exactly 0 and no other term needs the token: it counts in the normaliser, costs no compute."""
+    FAILED = 3
+    """The episode failed: no reward, no baseline."""
+    TRUNCATED = 4
+    """The episode was cut short and the algorithm masks such episodes."""
+    FILTERED = 5
+    """Dropped by the algorithm's own choice of groups or samples."""
+    SEARCH = 6
+    """Chosen by a search: not a sample of the policy."""
+    OFF_POLICY = 7
+    """Too far from the policy that is trained."""
+
+
+class SegmentKind(IntEnum):
+    """What a segment holds."""
+
+    PROMPT = 0
+    TURN = 1
+    DEMONSTRATION = 2
+
+
+@dataclass(kw_only=True)
+class RolloutBatch:
+    """Tokens of many trajectories and how they hang together. N tokens, S segments; segments are contiguous, in order."""
+
+    token_ids: Tensor
+    """[N] int64"""
+    position_ids: Tensor
+    """[N] int64: position in the row from the root on."""
+    segment: Tensor
+    """[N] int64, non-decreasing."""
+    weight: Tensor
+    """[N] float32: factor of the token's term in the loss, which is a plain sum; normalisers are folded in. 0 is masked."""
+    reason: Tensor
+    """[N] int64: a `TokenReason`."""
+    behavior_logprobs: Tensor
+    """[N] float32: log-prob under the distribution that the token was drawn from; 0 where it was not drawn."""
+    old_logprobs: Tensor | None
+    """[N] float32: the trainer's own log-prob at rollout time. `None`: equal to the current ones (one step a rollout)."""
+    advantages: Tensor
+    """[N] float32"""
+    policy_version: Tensor
+    """[N] int64: version that drew the token, -1 where it was not drawn."""
+    parent_segment: Tensor
+    """[S] int64: -1 for a root; a parent always comes before its children."""
+    trajectory: Tensor
+    """[S] int64: index into the rollout's trajectories, -1 for a prompt that several share."""
+    turn: Tensor
+    """[S] int64: -1 for a prompt."""
+    kind: Tensor
+    """[S] int64: a `SegmentKind`."""
+    chain: Tensor
+    """[S] int64: order of the segments of one trajectory, for recurrence."""
+    origin: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """[N] int64: the token's place in the batch of the whole rollout; kept through every selection."""
+    temperature: float = 1.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What is to be logged with this batch: the figures of the rollout, on its first batch."""
+
+    def __post_init__(self) -> None:
+        lengths = torch.bincount(self.segment, minlength=self.num_segments)
+        self._ends = torch.cumsum(lengths, 0).tolist()
+        if self.origin.numel() != self.num_tokens:
+            self.origin = torch.arange(self.num_tokens, device=self.token_ids.device)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens, context included."""
+        return self.token_ids.numel()
+
+    @property
+    def num_segments(self) -> int:
+        """Segments."""
+        return self.parent_segment.numel()
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch on a device."""
+        moved = {
+            f.name: value.to(device)
+            for f in dataclasses.fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor)
+        }
+        return dataclasses.replace(self, **moved)
+
+    def span(self, segment: int) -> slice:
+        """Return where a segment's tokens lie."""
+        return slice(self._ends[segment - 1] if segment else 0, self._ends[segment])
+
+    def leaves(self) -> list[int]:
+        """Return the segments that no other continues; each is the end of one row."""
+        parents = set(self.parent_segment.tolist())
+        return [index for index in range(self.num_segments) if index not in parents]
+
+    def path(self, segment: int) -> list[int]:
+        """Return the segments from the root to this one."""
+        path = []
+        while segment >= 0:
+            path.append(segment)
+            segment = int(self.parent_segment[segment])
+        return path[::-1]
+
+    def row_length(self, leaf: int) -> int:
+        """Return the tokens from the root to the end of a segment."""
+        return sum(self.span(segment).stop - self.span(segment).start for segment in self.path(leaf))
+
+    def select(self, segments: Sequence[int]) -> Self:
+        """Return the batch of these segments and their ancestors.
+
+        Tokens of ancestors that were not asked for come along as context: their weight is 0, so that a token is trained
+        in one selection only.
+        """
+        asked = set(segments)
+        kept = sorted({ancestor for segment in segments for ancestor in self.path(segment)})
+        renumbered = {old: new for new, old in enumerate(kept)}
+        device = self.token_ids.device
+        spans = [self.span(segment) for segment in kept]
+        tokens = torch.cat([torch.arange(s.start, s.stop, device=device) for s in spans] or [torch.arange(0)])
+        lengths = torch.tensor([s.stop - s.start for s in spans], dtype=torch.int64, device=device)
+        index = torch.tensor(kept, dtype=torch.int64, device=device)
+        owned = torch.tensor([segment in asked for segment in kept], device=device)
+        parents = [renumbered.get(int(self.parent_segment[segment]), -1) for segment in kept]
+        segment = torch.repeat_interleave(torch.arange(len(kept), device=device), lengths)
+        return dataclasses.replace(
+            self,
+            token_ids=self.token_ids[tokens],
+            position_ids=self.position_ids[tokens],
+            segment=segment,
+            weight=self.weight[tokens] * owned[segment],
+            reason=self.reason[tokens],
+            behavior_logprobs=self.behavior_logprobs[tokens],
+            old_logprobs=None if self.old_logprobs is None else self.old_logprobs[tokens],
+            advantages=self.advantages[tokens],
+            policy_version=self.policy_version[tokens],
+            parent_segment=torch.tensor(parents, dtype=torch.int64, device=device),
+            trajectory=self.trajectory[index],
+            turn=self.turn[index],
+            kind=self.kind[index],
+            chain=self.chain[index],
+            origin=self.origin[tokens],
+        )
+
+    def select_trajectories(self, trajectories: Sequence[int]) -> Self:
+        """Return the batch of these trajectories, with the prompts that they share."""
+        wanted = set(trajectories)
+        return self.select([s for s, trajectory in enumerate(self.trajectory.tolist()) if trajectory in wanted])
+
+    def micro_batches(self, max_tokens: int, *, wanted: Tensor | None = None) -> Iterator[Self]:
+        """Cut the batch into pieces of at most `max_tokens` padded tokens, or of one row.
+
+        Rows without a wanted token are left out. Rows of like length share a piece. A token that several rows share
+        keeps its weight in the first of them.
+
+        Args:
+            max_tokens: Rows times longest row of a piece.
+            wanted: [N] bool; default: tokens with a weight.
+        """
+        wanted = self.weight != 0 if wanted is None else wanted
+        trained_segments = set(self.segment[wanted].tolist())
+        rows = []
+        taken: set[int] = set()
+        for leaf in self.leaves():
+            owned = [s for s in self.path(leaf) if s not in taken]
+            taken.update(owned)
+            if trained_segments.intersection(owned):
+                rows.append((self.row_length(leaf), leaf, owned))
+        rows.sort(key=lambda row: (row[0], row[1]), reverse=True)
+        piece: list[int] = []
+        rows_in_piece, longest = 0, 0
+        for length, _, owned in rows:
+            longest = max(longest, length)
+            if rows_in_piece and longest * (rows_in_piece + 1) > max_tokens:
+                yield self.select(piece)
+                piece, rows_in_piece, longest = [], 0, length
+            piece.extend(owned)
+            rows_in_piece += 1
+        if piece:
+            yield self.select(piece)
+
+    def padded(self, wanted: Tensor, *, pad_id: int = 0) -> PaddedView:
+        """Lay the rows out as a rectangle.
+
+        Args:
+            wanted: [N] bool, tokens whose log-probs are needed.
+            pad_id: Id that fills the gaps; any, it is masked.
+        """
+        device = self.token_ids.device
+        rows = [torch.cat([torch.arange(*self._range(s)) for s in self.path(leaf)]) for leaf in self.leaves()]
+        width = max((row.numel() for row in rows), default=0)
+        flat_index = torch.full((len(rows), width), -1, dtype=torch.int64)
+        for number, row in enumerate(rows):
+            flat_index[number, : row.numel()] = row
+        flat_index = flat_index.to(device)
+        real = flat_index >= 0
+        at = flat_index.clamp_min(0)
+        # A root's first token has nothing before it to be predicted from.
+        hits = real & wanted[at] & (self.position_ids[at] > 0)
+        row_of, column_of = hits.nonzero(as_tuple=True)
+        token_index = flat_index[row_of, column_of]
+        first = _first_occurrence(token_index)
+        return PaddedView(
+            input_ids=torch.where(real, self.token_ids[at], pad_id),
+            attention_mask=real.long(),
+            position_ids=torch.where(real, self.position_ids[at], 0),
+            rows=row_of[first],
+            columns=column_of[first],
+            token_index=token_index[first],
+        )
+
+    def _range(self, segment: int) -> tuple[int, int]:
+        span = self.span(segment)
+        return span.start, span.stop
+
+
+def _first_occurrence(values: Tensor) -> Tensor:
+    """Return the positions at which each value is seen for the first time, in order."""
+    order = torch.argsort(values, stable=True)
+    ordered = values[order]
+    is_first = torch.ones_like(ordered, dtype=torch.bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return order[is_first].sort().values
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedView:
+    """Rows of a batch as a rectangle, right-padded, and where the wanted tokens lie in it."""
+
+    input_ids: Tensor
+    """[B, T] int64"""
+    attention_mask: Tensor
+    """[B, T] int64, 1 = real token"""
+    position_ids: Tensor
+    """[B, T] int64"""
+    rows: Tensor
+    """[M] int64"""
+    columns: Tensor
+    """[M] int64, at least 1"""
+    token_index: Tensor
+    """[M] int64: the wanted tokens' places in the flat batch."""

@@ -1,0 +1,192 @@
+"""Runs episodes: agents as coroutines, environments in worker processes, generation batched over all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from lit_agentrl.agents.base import Agent
+from lit_agentrl.agents.context import EpisodeContext
+from lit_agentrl.policies.chat import ChatFormat
+from lit_agentrl.protocols import Engine, EnvHandle, EpisodeFailedError
+from lit_agentrl.rollouts.rollout import Rollout
+from lit_agentrl.rollouts.workers import WorkerPool
+from lit_agentrl.types import (
+    Action,
+    Observation,
+    Phase,
+    Sampling,
+    StepResult,
+    Task,
+    ToolOutput,
+    Trajectory,
+    TrajectoryGroup,
+)
+
+_Result = TypeVar("_Result")
+EpisodeListener = Callable[[Trajectory], None]
+
+
+class RolloutCollector:
+    """Collects rollouts. What it returns depends on identities and weights alone, not on the number of workers.
+
+    Args:
+        pool: Environment workers; needs at least `max_concurrent_episodes` slots.
+        engine: Draws the completions.
+        agent: Runs the episodes.
+        chat: Chat format of the policy.
+        max_context: Tokens of an episode's longest context.
+        run_seed: Seed of the run.
+        max_concurrent_episodes: Episodes that run at a time. Part of the experiment: it decides what shares a batch.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        engine: Engine,
+        agent: Agent,
+        *,
+        chat: ChatFormat,
+        max_context: int,
+        run_seed: int,
+        max_concurrent_episodes: int,
+    ) -> None:
+        self._pool = pool
+        self._engine = engine
+        self._agent = agent
+        self._chat = chat
+        self._max_context = max_context
+        self._run_seed = run_seed
+        self._max_concurrent = max_concurrent_episodes
+
+    def collect(
+        self,
+        tasks: Sequence[tuple[int, Task]],
+        *,
+        phase: Phase,
+        index: int,
+        group_size: int,
+        sampling: Sampling,
+        listener: EpisodeListener | None = None,
+    ) -> Rollout:
+        """Run `group_size` episodes of each task.
+
+        Args:
+            tasks: (group, task) pairs; the group is part of every episode's identity.
+            phase: What the episodes are for.
+            index: Number of the rollout, part of every seed.
+            group_size: Episodes per task.
+            sampling: How completions are drawn.
+            listener: Told of every episode that ends.
+        """
+        started = time.perf_counter()
+        self._engine.reset()
+        groups = [TrajectoryGroup(group=group, task=task) for group, task in tasks]
+        for group in groups:
+            group.trajectories = [
+                Trajectory(task=group.task, group=group.group, sample=sample) for sample in range(group_size)
+            ]
+        queue = iter([trajectory for group in groups for trajectory in group.trajectories])
+
+        async def lane() -> None:
+            # A lane counts as live from its first episode to its last, so that the moment between two episodes is
+            # never mistaken for an agent that is done.
+            async with self._engine.episode():
+                for trajectory in queue:
+                    await self._run_episode(trajectory, phase, index, sampling)
+                    if listener is not None:
+                        listener(trajectory)
+
+        async def everything() -> None:
+            await self._pool.start()
+            count = min(self._max_concurrent, len(groups) * group_size)
+            try:
+                async with asyncio.TaskGroup() as lanes:
+                    for _ in range(count):
+                        lanes.create_task(lane())
+            except BaseExceptionGroup as group:
+                raise group.exceptions[0] from None
+
+        run_coroutine(everything())
+        return Rollout(
+            phase=phase,
+            index=index,
+            groups=groups,
+            engine=self._engine.stats,
+            wall_s=time.perf_counter() - started,
+        )
+
+    async def _run_episode(self, trajectory: Trajectory, phase: Phase, index: int, sampling: Sampling) -> None:
+        started = time.perf_counter()
+        async with self._engine.outside():
+            slot = await self._pool.acquire()
+        context = EpisodeContext(
+            env=_OutsideHandle(slot, self._engine),
+            engine=self._engine,
+            chat=self._chat,
+            tools=self._pool.tool_specs,
+            sampling=sampling,
+            max_context=self._max_context,
+            phase=phase,
+            run_seed=self._run_seed,
+            rollout=index,
+        )
+        try:
+            await self._agent.run(trajectory, context)
+        except EpisodeFailedError as error:
+            trajectory.status, trajectory.cause = "failed", str(error)
+            trajectory.reward, trajectory.success = 0.0, False
+        finally:
+            trajectory.outputs_cut = slot.outputs_cut
+            trajectory.wall_s = time.perf_counter() - started
+            slot.release()
+
+
+class _OutsideHandle:
+    """An environment slot whose operations hold back the engine, so that batches do not depend on their speed."""
+
+    def __init__(self, slot: EnvHandle, engine: Engine) -> None:
+        self._slot = slot
+        self._engine = engine
+
+    @property
+    def outputs_cut(self) -> int:
+        return self._slot.outputs_cut
+
+    async def reset(self, task: Task) -> Observation:
+        async with self._engine.outside():
+            return await self._slot.reset(task)
+
+    async def step(self, action: Action) -> StepResult:
+        async with self._engine.outside():
+            return await self._slot.step(action)
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> ToolOutput:
+        async with self._engine.outside():
+            return await self._slot.call_tool(name, arguments)
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a coroutine to its end, also where a loop is running already (notebooks)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    box: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            box.append(asyncio.run(coroutine))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=target, name="lit-agentrl-rollout")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return box[0]

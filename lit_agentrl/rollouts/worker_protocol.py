@@ -1,0 +1,65 @@
+"""What trainer and workers say to each other: framed pickles over a socket. Imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickle
+import struct
+from typing import Any, NamedTuple
+
+from lit_agentrl.envs.spec import EnvSpec
+from lit_agentrl.types import EnvTraits, ToolSpec
+
+HEADER = struct.Struct("!Q")
+"""Length in bytes of the pickle that follows."""
+COMMAND = struct.Struct("!cq")
+"""To the fork server: `FORK` (a socket travels along) or `REAP` and a process id."""
+FORK, REAP = b"F", b"R"
+
+
+class Reply(NamedTuple):
+    """A worker's answer to one request. Answers keep the order of the requests."""
+
+    ok: bool
+    value: Any
+    """The result, or the error as text."""
+    outputs_cut: int = 0
+    """Texts in the result that were longer than allowed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerConfig:
+    """The first message that a worker receives."""
+
+    env: EnvSpec
+    tools: tuple[str, ...]
+    max_output_chars: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerInfo:
+    """The first message that a worker sends, once its environment stands."""
+
+    traits: EnvTraits
+    tool_specs: tuple[ToolSpec, ...]
+    demonstrates: bool
+    """Whether the environment can show how its tasks are solved."""
+
+
+def encode(message: Any) -> bytes:
+    """Frame one message: length, then pickle."""
+    body = pickle.dumps(message, protocol=5)
+    return HEADER.pack(len(body)) + body
+
+
+def receive(stream: io.BufferedIOBase) -> Any:
+    """Read one message from a blocking stream. Raises `EOFError` when it ends before or within the message."""
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        raise EOFError
+    (size,) = HEADER.unpack(header)
+    body = stream.read(size)
+    if len(body) < size:
+        raise EOFError
+    return pickle.loads(body)

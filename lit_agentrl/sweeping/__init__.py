@@ -1,0 +1,1 @@
+"""Running one experiment in variants, over paired seeds."""
