@@ -59,6 +59,8 @@ class EnvironmentDataModule(L.LightningDataModule):
         seed: int | None = None,
     ) -> None:
         super().__init__()
+        if env is None or agent is None:
+            raise ValueError(f"{'env' if env is None else 'agent'}: {type(self).__name__} needs one; add it to the experiment file")
         for key, value in (
             ("num_workers", num_workers),
             ("max_concurrent_episodes", max_concurrent_episodes),
@@ -103,6 +105,8 @@ class EnvironmentDataModule(L.LightningDataModule):
             timeout_s=env_timeout_s,
             max_output_chars=max_output_chars,
         )
+        self.keep_workers = False
+        """Whether `teardown` leaves the workers running, because another stage follows."""
         self._evaluations = 0
         self._held_out: dict[tuple[str, int], list[Task]] = {}
 
@@ -217,4 +221,5 @@ class EnvironmentDataModule(L.LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         """End the worker processes."""
-        self.pool.close()
+        if not self.keep_workers:
+            self.pool.close()

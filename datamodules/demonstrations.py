@@ -38,6 +38,26 @@ class DemonstrationDataModule(EnvironmentDataModule):
         self.batches_per_epoch = batches_per_epoch
         self._epochs = 0
 
+    @classmethod
+    def beside(
+        cls, other: EnvironmentDataModule, *, batch_size: int, batches_per_epoch: int
+    ) -> DemonstrationDataModule:
+        """Return a data module with the environment, agent and workers of another one."""
+        module = cls(
+            {"class_path": other.env_spec.class_path, "init_args": dict(other.env_spec.init_args)},
+            other.agent,
+            batch_size=batch_size,
+            batches_per_epoch=batches_per_epoch,
+            engine=other.engine,
+            num_workers=other.num_workers,
+            max_concurrent_episodes=other.max_concurrent_episodes,
+            max_context=other.max_context,
+            seed=other.run_seed,
+        )
+        module.pool = other.pool
+        module.keep_workers = True
+        return module
+
     def train_dataloader(self) -> Any:
         """Return a loader of demonstration batches."""
         return SizedStream(self._batches, self.batches_per_epoch).loader()

@@ -1,13 +1,13 @@
 """Metrics over episodes, right under several ranks: every state is a sum, so it does not matter which rank saw what.
 
-All are fed with `update(trajectories)`. Failed episodes (a worker died, a grader crashed) say nothing about the policy:
+All are fed with `update(trajectories)`, and `compute()` returns named scalars for `log_dict`. Failed episodes (a worker died, a grader crashed) say nothing about the policy:
 they enter no rate and no mean, and `SuccessRate` counts them apart.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class SuccessRate(Metric):
         for name in ("successes", "completed", "truncated", "failed"):
             self.add_state(name, default=torch.tensor(0), dist_reduce_fx="sum")
 
-    def update(self, trajectories: Iterable[Trajectory]) -> None:
+    def update(self, trajectories: Sequence[Trajectory]) -> None:
         """Count episodes."""
         for trajectory in trajectories:
             if trajectory.status == "failed":
@@ -89,7 +89,7 @@ class EpisodeLength(Metric):
         for name in ("turns", "tokens", "episodes"):
             self.add_state(name, default=torch.tensor(0), dist_reduce_fx="sum")
 
-    def update(self, trajectories: Iterable[Trajectory]) -> None:
+    def update(self, trajectories: Sequence[Trajectory]) -> None:
         """Add up lengths; failed episodes end anywhere and are left out."""
         for trajectory in trajectories:
             if trajectory.status != "failed":
@@ -166,7 +166,7 @@ class RewardParts(_KeyedSums):
     `compute` returns one scalar per part, under the part's name. Ranks may have seen different parts.
     """
 
-    def update(self, trajectories: Iterable[Trajectory]) -> None:
+    def update(self, trajectories: Sequence[Trajectory]) -> None:
         """Add up reward parts; failed episodes have none that mean anything."""
         values: dict[str, list[float]] = {}
         for trajectory in trajectories:
@@ -187,7 +187,7 @@ class _PerTask(_KeyedSums):
 
     higher_is_better = True
 
-    def update(self, trajectories: Iterable[Trajectory]) -> None:
+    def update(self, trajectories: Sequence[Trajectory]) -> None:
         """Count samples by task; failed episodes are no samples."""
         values: dict[str, list[float]] = {}
         for trajectory in trajectories:

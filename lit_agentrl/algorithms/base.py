@@ -294,20 +294,27 @@ class OnPolicyAlgorithm(Algorithm):
                 f"{num_groups}: each minibatch needs at least one group"
             )
 
-    def batches(self, rollout: Rollout, batch: RolloutBatch) -> Iterator[RolloutBatch]:
-        """Give credit and cut the rollout into exactly `batches_per_rollout` batches."""
+    def batches(self, rollout: Rollout, batch: RolloutBatch) -> list[RolloutBatch]:
+        """Give credit and cut the rollout into exactly `batches_per_rollout` batches, weights folded in.
+
+        The rollout keeps the whole batch, with the weights that its tokens had in the first inner epoch.
+        """
         self.credit(rollout, batch)
         rollout.batch = batch
         if self.batches_per_rollout > 1:
             batch.old_logprobs = self._trainer_logprobs(batch)
         group_of = [number for number, group in enumerate(rollout.groups) for _ in group.trajectories]
+        parts = []
         for epoch in range(self.num_inner_epochs):
             order = permutation(derive_seed(self.run_seed, "minibatches", rollout.index, epoch), len(rollout.groups))
             for part in range(self.num_minibatches):
                 chosen = set(order[part :: self.num_minibatches].tolist())
                 minibatch = batch.select_trajectories([t for t, group in enumerate(group_of) if group in chosen])
                 self.finish_weights(minibatch)
-                yield minibatch
+                parts.append(minibatch)
+        for minibatch in parts[: self.num_minibatches]:
+            batch.weight[minibatch.origin] = minibatch.weight
+        return parts
 
     @torch.no_grad()
     def _trainer_logprobs(self, batch: RolloutBatch) -> Tensor:

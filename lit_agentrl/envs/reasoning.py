@@ -19,12 +19,12 @@ from lit_agentrl.envs.reasoning_families import (
     make_dataset,
     population,
 )
+from lit_agentrl.envs.reasoning_guards import is_gradable
 from lit_agentrl.envs.splits import content_digest, draw_until
 from lit_agentrl.rewards.answers import (
     AnswerFormat,
     answer_instruction,
     extract_answer,
-    parse_number,
     write_answer,
 )
 from lit_agentrl.seeding import derive_seed, uniforms
@@ -54,7 +54,8 @@ class ReasoningGym:
     """One question, one final answer, graded by the family's own grader.
 
     Splits share no question: a keyed hash of its text decides where it belongs. Grading is strict: several different
-    answers, an answer that repeats the question, and an answer of several numbers where one is due get nothing.
+    answers, an answer that repeats the question, and the right answer among other words get nothing, whatever the
+    family's grader would say; see `lit_agentrl.envs.reasoning_guards`.
 
     Args:
         families: Names, or names with options (`{chain_sum: {min_terms: 2, max_terms: 3}}`). `None`: a mix of sums,
@@ -191,9 +192,9 @@ class ReasoningGym:
         answer = task.data["answer"]
         expression = task.data["expression"]
         if expression is not None and any(tool.name == "calculator" for tool in tools):
-            output = calculator(expression)
+            output = _compute(expression)
             # Some families round by rules of their own; a demonstration must not copy a result that fails.
-            if self._score(task, output) >= self.success_threshold:
+            if output is not None and self._score(task, output) >= self.success_threshold:
                 messages += calculator_turn(expression, output)
                 answer = output
         if answer is None:
@@ -226,7 +227,9 @@ class ReasoningGym:
     def _score(self, task: Task, answer: str | None) -> float:
         """Return the grader's score in [0, 1], or 0 for answers that no grader should see."""
         data = task.data
-        if answer is None or _is_hedge(answer, question=data["question"], gold=data["answer"]):
+        if answer is None or not is_gradable(
+            answer, family=task.family, question=data["question"], gold=data["answer"]
+        ):
             return 0.0
         entry = self._entry(task.family, data["options"], data["item"])
         if entry["question"] != data["question"]:
@@ -245,15 +248,11 @@ class ReasoningGym:
         return min(max(score, 0.0), 1.0)
 
 
-def _is_hedge(answer: str, *, question: str, gold: str | None) -> bool:
-    """Whether an answer repeats the question, or is not one number although one number is due."""
-    if " ".join(question.split()) in " ".join(answer.split()):
-        return True
-    return gold is not None and parse_number(gold) is not None and sum(map(_is_number, answer.split())) > 1
-
-
-def _is_number(word: str) -> bool:
-    return parse_number(word.strip(",.;:()[]")) is not None
+def _compute(expression: str) -> str | None:
+    try:
+        return calculator(expression)
+    except ValueError:  # options can ask for more terms than the calculator takes
+        return None
 
 
 def _as_options(families: list[str] | dict[str, dict[str, Any]] | None) -> dict[str, dict[str, Any]]:

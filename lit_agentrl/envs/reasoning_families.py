@@ -18,6 +18,7 @@ DEFAULT_FAMILIES: dict[str, dict[str, Any]] = {
 
 EXCLUDED: dict[str, str] = {
     "game_of_life_halting": "its grader gives full marks to any text",
+    "coin_flip": "its grader takes 0 for any small probability",
     "composite": "it mixes other families; list those instead",
 }
 WITHOUT_GOLD = frozenset({"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"})
@@ -26,7 +27,11 @@ WITHOUT_GOLD = frozenset({"boxnet", "graph_color", "propositional_logic", "rubik
 SLOW = frozenset({"futoshiki", "intermediate_integration", "knight_swap", "puzzle24", "sudoku", "zebra_puzzles"})
 """More than 30 ms an item; a validation task takes ten items on average."""
 
-MALFORMED_ANSWER_ERRORS: dict[str, tuple[type[Exception], ...]] = {"prime_factorization": (ValueError,)}
+MALFORMED_ANSWER_ERRORS: dict[str, tuple[type[Exception], ...]] = {
+    "boxnet": (AttributeError, TypeError),
+    "game_of_life": (KeyError,),
+    "prime_factorization": (ValueError,),
+}
 """What a grader is known to raise on answers that it cannot read. Anything else that it raises is its own fault."""
 
 _INDEXED = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})

@@ -69,7 +69,7 @@ def group_advantages(
 
     Args:
         rewards: [N], one per trajectory (not per row of a batch: long trajectories would weigh more).
-        group_ids: int[N], any numbers.
+        group_ids: int[N], any numbers. A group must be whole in one call.
         scale: One of the above.
         eps: Added to the std.
         ddof: 1 for the unbiased variance, 0 for the biased one.
@@ -169,6 +169,8 @@ def center_rows(token_returns: Tensor, mask: Tensor, group_ids: Tensor) -> Tenso
         [B, T], 0 outside the mask; exactly 0 for groups that are constant.
     """
     returns = masked(as_float(token_returns), mask)
+    if returns.numel() == 0:
+        return returns
     lengths = mask.bool().sum(-1)
     lowest = torch.where(mask.bool(), returns, torch.inf).amin(-1)
     highest = torch.where(mask.bool(), returns, -torch.inf).amax(-1)

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from lit_agentrl.functional._common import MAX_LOG_RATIO, as_float, check_choice
+from lit_agentrl.functional._common import MAX_LOG_RATIO, as_float, check_choice, log_ratio, masked
 
 KLEstimator: TypeAlias = Literal["k1", "k2", "k3"]
 
@@ -18,6 +18,7 @@ def kl_divergence(
     *,
     estimator: KLEstimator = "k3",
     corrected_gradient: bool = False,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Estimate KL(policy ‖ reference) at each sampled token.
 
@@ -36,12 +37,16 @@ def kl_divergence(
         ref_logprobs: Under the reference (or the teacher, for on-policy distillation), same shape; no gradient.
         estimator: One of k1, k2, k3 (J. Schulman, "Approximating KL divergence", 2020).
         corrected_gradient: Replace the estimator's gradient by that of k2.
+        mask: bool or 0/1, same shape. Give it where log-probs outside may be infinite or NaN; the result is 0 there.
 
     Returns:
         Same shape, at least float32. In k3 the exponent is cut at 20, without gradient beyond.
     """
     check_choice("estimator", estimator, get_args(KLEstimator))
-    k1 = as_float(logprobs) - as_float(ref_logprobs).detach()
+    logprobs, ref_logprobs = as_float(logprobs), as_float(ref_logprobs)
+    if mask is not None:
+        logprobs, ref_logprobs = masked(logprobs, mask), masked(ref_logprobs, mask)
+    k1 = logprobs - ref_logprobs.detach()
     k2 = 0.5 * k1.square()
     if estimator == "k1":
         value = k1
@@ -54,7 +59,12 @@ def kl_divergence(
 
 
 def importance_corrected_kl(
-    logprobs: Tensor, old_logprobs: Tensor, ref_logprobs: Tensor, *, estimator: KLEstimator = "k3"
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    ref_logprobs: Tensor,
+    *,
+    estimator: KLEstimator = "k3",
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Estimate KL(policy ‖ reference) from tokens that an older policy sampled: (π/π_old) · estimator.
 
@@ -66,10 +76,10 @@ def importance_corrected_kl(
         old_logprobs: Under the policy that sampled them; no gradient.
         ref_logprobs: Under the reference; no gradient.
         estimator: See `kl_divergence`.
+        mask: See `kl_divergence`.
     """
-    difference = as_float(logprobs) - as_float(old_logprobs).detach()
-    ratio = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    return ratio * kl_divergence(logprobs, ref_logprobs, estimator=estimator)
+    ratio = log_ratio(logprobs, old_logprobs, torch.ones_like(logprobs) if mask is None else mask).exp()
+    return ratio * kl_divergence(logprobs, ref_logprobs, estimator=estimator, mask=mask)
 
 
 def exact_kl_divergence(logits: Tensor, ref_logits: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def gae(
     _check_discount("lam", lam)
     inside = mask.bool()
     values, rewards = masked(as_float(values), inside), masked(as_float(rewards), inside)
-    next_value = torch.zeros_like(values[:, 0]) if bootstrap is None else bootstrap.to(values.dtype)
+    next_value = values.new_zeros(values.shape[0]) if bootstrap is None else bootstrap.to(values.dtype)
     next_advantage = torch.zeros_like(next_value)
     advantages = torch.zeros_like(values)
     for t in reversed(range(values.shape[1])):
@@ -117,7 +117,7 @@ def discounted_returns(rewards: Tensor, mask: Tensor, *, gamma: float | Tensor) 
     rewards = masked(as_float(rewards), inside)
     discounts = torch.as_tensor(gamma, dtype=rewards.dtype, device=rewards.device).expand_as(rewards)
     returns = torch.zeros_like(rewards)
-    following = torch.zeros_like(rewards[:, 0])
+    following = rewards.new_zeros(rewards.shape[0])
     for t in reversed(range(rewards.shape[1])):
         following = torch.where(inside[:, t], rewards[:, t] + discounts[:, t] * following, following)
         returns[:, t] = following

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lit_agentrl.functional._common import as_float, masked
+from lit_agentrl.functional._common import as_float
 from lit_agentrl.functional.kl import KLEstimator, kl_divergence
 from lit_agentrl.functional.returns import rewards_at_last_token
 
@@ -53,5 +53,5 @@ def kl_penalized_rewards(
     Returns:
         [B, T], at least float32, 0 outside the mask, no gradient.
     """
-    penalty = masked(kl_divergence(old_logprobs, ref_logprobs, estimator=estimator), mask)
+    penalty = kl_divergence(old_logprobs, ref_logprobs, estimator=estimator, mask=mask)
     return rewards_at_last_token(rewards, mask) - beta * penalty

@@ -123,21 +123,13 @@ class Policy(nn.Module, ABC):
             scored = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
         return torch.cat([logprobs for logprobs, _ in scored]), torch.cat([entropy for _, entropy in scored])
 
-    @torch.no_grad()
     def _has_plain_head(self) -> bool:
         """Say whether logits are just head(hidden); some models cap or scale them. Checked once, on three tokens."""
         if self._plain_head is None:
-            causal_lm = self.causal_lm
-            training = causal_lm.training
-            causal_lm.eval()
-            ids = torch.arange(3, device=causal_lm.device)[None]
-            with torch.autocast(ids.device.type, enabled=False):
-                hidden = causal_lm.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-                plain = causal_lm.get_output_embeddings()(hidden)
-                logits = causal_lm(input_ids=ids, use_cache=False).logits
-            causal_lm.train(training)
-            # The same operations on the same numbers: anything but exact equality is another head.
-            self._plain_head = torch.equal(plain.float(), logits.float())
+            training = self.causal_lm.training
+            self.causal_lm.eval()
+            self._plain_head = _is_head_of_hidden(self.causal_lm)
+            self.causal_lm.train(training)
         return self._plain_head
 
     def inference_copy(
@@ -190,6 +182,19 @@ class Policy(nn.Module, ABC):
         plain.save_pretrained(folder)
         assert self.tokenizer is not None
         self.tokenizer.save_pretrained(folder)
+
+
+@torch.no_grad()
+def _is_head_of_hidden(causal_lm: PreTrainedModel) -> bool:
+    decoder = causal_lm.get_decoder()
+    if decoder is causal_lm:  # transformers did not find it
+        return False
+    ids = torch.arange(3, device=causal_lm.device)[None]
+    with torch.autocast(ids.device.type, enabled=False):
+        plain = causal_lm.get_output_embeddings()(decoder(input_ids=ids, use_cache=False).last_hidden_state)
+        logits = causal_lm(input_ids=ids, use_cache=False).logits
+    # The same operations on the same numbers: anything but exact equality is another head.
+    return torch.equal(plain.float(), logits.float())
 
 
 def _logprobs_and_entropy(

@@ -86,6 +86,7 @@ class ChatFormat:
                 "tool results; use auto or fallback"
             )
         self._eos_ids = self._find_eos_ids()
+        self._end_of_turn_id = self._find_end_of_turn_id()
 
     @property
     def native_tools(self) -> bool:
@@ -262,8 +263,10 @@ class ChatFormat:
         """Return the messages as the template gets them, with roles that it does not know rewritten."""
         plain = [(message.role, _text_of(message), message.tool_call_id) for message in messages]
         if not self._native:
-            plain = [("user", wrap_tool_result(text), None) if role == "tool" else (role, text, None)
-                     for role, text, _ in plain]  # fmt: skip
+            plain = [
+                ("user", wrap_tool_result(text), None) if role == "tool" else (role, text, None)
+                for role, text, _ in plain
+            ]
             if tools:
                 system = [text for role, text, _ in plain[:1] if role == "system"]
                 described = "\n".join([*system, describe_tools(tools)])
@@ -303,18 +306,22 @@ class ChatFormat:
     def _find_eos_ids(self) -> frozenset[int]:
         tokenizer = self._tokenizer
         added = tokenizer.get_added_vocab()
-        ids = {added[token] for token in _END_OF_TURN_TOKENS if token in added}
+        ids = {int(added[token]) for token in _END_OF_TURN_TOKENS if token in added}
         if tokenizer.eos_token_id is not None:
-            ids.add(tokenizer.eos_token_id)
-        messages = [Message.of("user", "x"), Message.of("assistant", _MARKER)]
-        after = self._render(messages, (), generation=False).partition(_MARKER)[2]
-        written = [index for index in self.encode(after) if index in ids]
+            ids.add(int(tokenizer.eos_token_id))
         if not ids:
             raise ValueError(
                 f"policy.init_args.model: the tokenizer of {tokenizer.name_or_path!r} has no end-of-sequence token"
             )
-        self._end_of_turn_id = int(written[0] if written else next(iter(sorted(ids))))
-        return frozenset(int(index) for index in ids)
+        return frozenset(ids)
+
+    def _find_end_of_turn_id(self) -> int:
+        """Return the first end that the template writes after a reply, or the tokenizer's if it writes none."""
+        messages = [Message.of("user", "x"), Message.of("assistant", _MARKER)]
+        after = self._render(messages, (), generation=False).partition(_MARKER)[2]
+        written = [index for index in self.encode(after) if index in self._eos_ids]
+        own = self._tokenizer.eos_token_id
+        return written[0] if written else min(self._eos_ids) if own is None else int(own)
 
 
 def _text_of(message: Message) -> str:

@@ -52,7 +52,7 @@ def token_pieces(ids: Sequence[int], decode: Decode) -> list[tuple[str, int]]:
 
 
 def advantage_style(advantage: float, *, largest: float) -> Style:
-    """Return green for positive, red for negative advantages, the stronger the larger; magenta for NaN and infinities."""
+    """Return green for positive, red for negative advantages, stronger the larger; magenta for NaN and infinities."""
     if not math.isfinite(advantage):
         return Style(color="magenta")
     if not advantage or not largest:
@@ -141,13 +141,17 @@ def find_file(run: Path, *, phase: str | None = None, rollout: int | None = None
 
 
 def load_decoder(run: Path) -> Decode | None:
-    """Return what decodes the run's token ids, from `RUN/tokenizer/`; `None` when there is no such folder."""
+    """Return what decodes the run's token ids, from `RUN/tokenizer/`; `None` where that cannot be had."""
     folder = run / "tokenizer"
     if not folder.is_dir():
         return None
     from transformers import AutoTokenizer  # slow to import, and not needed without the folder
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        print(f"view: replies are shown as whole texts, {folder} cannot be loaded: {error}", file=sys.stderr)
+        return None
 
     def decode(ids: Sequence[int]) -> str:
         return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -7,12 +7,11 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lit_agentrl.agents.tools.base import ToolOutput
 from lit_agentrl.protocols import EpisodeFailedError
 from lit_agentrl.rollouts.worker_channel import WorkerLostError
 from lit_agentrl.rollouts.worker_process import WorkerProcess, WorkerStartError
 from lit_agentrl.rollouts.worker_protocol import Reply
-from lit_agentrl.types import Action, Observation, StepResult, Task
+from lit_agentrl.types import Action, Observation, StepResult, Task, ToolOutput
 
 if TYPE_CHECKING:
     from lit_agentrl.rollouts.workers import WorkerPool
@@ -79,7 +78,8 @@ class Seat:
 class EnvSlot:
     """One episode at a time in a worker; see `lit_agentrl.protocols.EnvHandle`.
 
-    Operations of one slot follow one another; they must not be awaited at the same time.
+    Operations of one slot follow one another; they must not be awaited at the same time. A replay runs the episode's
+    tool calls again, so whatever a tool does to the outside world happens again, too.
     """
 
     def __init__(self, pool: WorkerPool, seat: Seat, place: int, index: int) -> None:

@@ -50,6 +50,13 @@ def test_a_reply_without_thinking_continues(chat):
     assert extend(chat, "Done", Message.of("user", "More.")).parent
 
 
+def test_a_reply_that_was_rewritten_starts_a_new_root(chat):
+    completion = chat.encode("Done, I think.<|im_end|>")
+    extension = chat.extend(chat.prompt(HISTORY), completion, HISTORY, chat.parse("Done."), HISTORY)
+    assert not extension.parent
+    assert extension.context == chat.prompt([*HISTORY, chat.parse("Done."), *HISTORY])
+
+
 def test_thinking_of_earlier_turns_stripped_later_starts_a_new_root(chat):
     first = extend(chat, THOUGHT, Message.of("tool", "ok"))
     history = [*HISTORY, chat.parse(THOUGHT), Message.of("tool", "ok")]

@@ -8,15 +8,13 @@ from lit_agentrl.types import Message, ToolSpec
 
 LOOP = "{% for m in messages %}RULE{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
 OPENING = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-RAISES_ON_TOOL = (
-    "{% if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('no such role') }}{% endif %}"
-)
+RAISES_ON_TOOL = "{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}"
 RAISES_ON_SYSTEM = "{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
 ALTERNATES = (
     "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('roles must alternate user/assistant') }}{% endif %}"
 )
-# Mistral's way: tools are rendered before the last user message only, so that a result after it loses them.
+# Worse than raising: the result is silently left out.
 IGNORES_TOOL = "{% if m.role == 'tool' %}{% continue %}{% endif %}"
 TOOL = ToolSpec(name="look", description="Looks.", parameters={"type": "object", "properties": {}})
 QUESTION = Message.of("user", "Where?")

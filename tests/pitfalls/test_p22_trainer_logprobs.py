@@ -38,12 +38,8 @@ def decoded_logprobs(model, ids):
     for column in range(PROMPT_LENGTH, LENGTH):
         scaled = (out.logits[:, -1].float() / TEMPERATURE).log_softmax(-1)
         steps.append(scaled.gather(-1, ids[:, column, None]))
-        out = model(ids[:, column, None], use_cache=True, **cache_of(out))
+        out = model(ids[:, column, None], use_cache=True, cache=out.cache)
     return torch.cat(steps, dim=1)
-
-
-def cache_of(out):
-    return {"cache": out.cache} if "cache" in out else {"past_key_values": out.past_key_values}
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])

@@ -71,7 +71,8 @@ def test_the_fallback_describes_tools_in_the_system_message_and_results_as_user(
     ]
     assert chat.prompt(messages, [CALCULATOR]).text == (
         "<|im_start|>system\nBe brief.\nTools:\ncalculator(expression: string): Evaluates an expression.\n"
-        'Call a tool by writing:\n<tool_call>\n{"name": "NAME", "arguments": {"ARG": "VALUE"}}\n</tool_call><|im_end|>\n'
+        "Call a tool by writing:\n"
+        '<tool_call>\n{"name": "NAME", "arguments": {"ARG": "VALUE"}}\n</tool_call><|im_end|>\n'
         "<|im_start|>user\nWhat is 2+2?<|im_end|>\n"
         '<|im_start|>assistant\n<tool_call>\n{"name": "calculator", "arguments": {"expression": "2+2"}}\n</tool_call>'
         "<|im_end|>\n"

@@ -1,7 +1,9 @@
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lit_agentrl.policies.base import Policy
 from lit_agentrl.policies.hf import HFPolicy, LoRAConfig
 from lit_agentrl.policies.resolve import find_cached
 from lit_agentrl.policies.tiny import TinyPolicy
@@ -119,6 +121,16 @@ def test_a_context_beyond_the_model_is_refused(folder):
 def test_wrong_options_name_their_key(options, key):
     with pytest.raises(ValueError, match=rf"policy\.init_args\.{key}"):
         HFPolicy(**options)
+
+
+def test_a_config_file_builds_a_policy_with_lora():
+    parser = ArgumentParser()
+    parser.add_argument("--policy", type=Policy)
+    init_args = {"weights_dtype": "bf16", "lora": {"rank": 8, "target_modules": ["q_proj"]}, "max_context": 512}
+    config = parser.parse_object({"policy": {"class_path": "lit_agentrl.policies.hf.HFPolicy", "init_args": init_args}})
+    policy = parser.instantiate(config).policy
+    assert isinstance(policy, HFPolicy)
+    assert policy.max_context == 512
 
 
 def test_wrong_lora_options_name_their_key():

@@ -76,6 +76,20 @@ def test_models_that_cap_their_logits_take_the_full_forward():
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
+def test_models_whose_decoder_is_not_found_take_the_full_forward(policy, monkeypatch):
+    monkeypatch.setattr(policy.model, "get_decoder", lambda: policy.model)
+    ids, mask, positions = inputs_of(policy)
+    got, _ = policy.token_logprobs(ids, mask, positions, ROWS, COLUMNS)
+    torch.testing.assert_close(got, reference(policy, ids, ROWS, COLUMNS, 1.0)[0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_of_the_model_is_left_as_it_was(policy, training):
+    policy.train(training)
+    policy.token_logprobs(*inputs_of(policy), ROWS, COLUMNS)
+    assert {module.training for module in policy.modules()} == {training}
+
+
 def test_no_wanted_token_gives_empty_tensors_that_can_be_differentiated(policy):
     none = torch.zeros(0, dtype=torch.int64)
     logprobs, entropy = policy.token_logprobs(*inputs_of(policy), none, none)

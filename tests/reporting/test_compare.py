@@ -160,7 +160,7 @@ def test_the_command_prints_the_table(tmp_path, capsys):
 
 
 def test_a_metric_that_no_run_logged_names_those_there_are(tmp_path, capsys):
-    assert call(make_run(tmp_path / "run", [0.5]), "--metric", "val/sucess") == 2
+    assert call(make_run(tmp_path / "run", [0.5]), "--metric", "val/nothing") == 2
     assert "Metrics found: rollout/success, val/success" in capsys.readouterr().err
 
 

@@ -196,3 +196,11 @@ def test_the_tokenizer_of_the_run_decodes(run, capsys):
     output = capsys.readouterr().out
     assert "assistant: sampled exactly this" in output
     assert "let me see" not in output
+
+
+def test_a_damaged_tokenizer_is_named_and_done_without(run, capsys):
+    (run / "tokenizer").mkdir()
+    assert call(run) == 0
+    output = capsys.readouterr()
+    assert "tokenizer cannot be loaded" in output.err
+    assert "let me see" in output.out

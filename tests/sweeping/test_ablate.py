@@ -160,6 +160,30 @@ def test_kill_9_in_the_middle_and_start_again(tmp_path, fit_command):
     assert not is_running(int(marker.read_text()))  # the run that the killed ablation had started died with it
 
 
+def test_an_interrupted_ablation_stops_its_runs_and_keeps_them_for_later(tmp_path, fit_command):
+    file = write_plan(tmp_path, {"hanging": {"hang": 1}}, include_base=False)
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(file), str(out), *fit_command], stderr=subprocess.PIPE
+    )
+    marker = out / "hanging" / "seed-0" / "hanging"
+    wait_for(lambda: marker.is_file() and marker.read_text())
+    process.send_signal(signal.SIGINT)
+    assert b"KeyboardInterrupt" in process.communicate(timeout=30)[1]
+    assert states(out) == {"hanging/seed-0": "running"}
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
+
+
+def test_a_run_gets_its_share_of_the_cores(tmp_path, fit_command, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    run_ablation(
+        read_plan(write_plan(tmp_path, {})), out=tmp_path / "out", num_seeds=1, num_workers=1, fit_command=fit_command
+    )
+    log = (tmp_path / "out" / "base" / "seed-0" / "log.txt").read_text()
+    assert f"threads {threads_per_run(1)}\n" in log
+
+
 def test_a_folder_in_use_is_refused(tmp_path, fit_command, monkeypatch):
     monkeypatch.setattr(ablate, "_LOCK_TIMEOUT_S", 0.2)
     plan = read_plan(write_plan(tmp_path, {"x": {"score": 0.1}}))

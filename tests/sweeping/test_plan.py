@@ -44,7 +44,7 @@ def test_the_base_can_be_left_out(tmp_path):
     [
         ("[1, 2]", "expected a mapping with the keys base"),
         ("{", "cannot read the ablation file"),
-        ({"base": "experiment.yaml", "varants": {}}, "unknown key 'varants'; accepted: base, include_base"),
+        ({"base": "experiment.yaml", "seeds": {}}, "unknown key 'seeds'; accepted: base, include_base"),
         ({"base": "nowhere.yaml"}, "base must be the path of an experiment file"),
         ({"base": "experiment.yaml", "include_base": "no"}, "include_base must be true or false"),
         ({"base": "experiment.yaml", "metric": 3}, "metric must be a column"),

@@ -1,0 +1,7 @@
+"""Lightning callbacks of the framework, each usable alone."""
+
+from callbacks.checkpoint import RunCheckpoint
+from callbacks.progress import RolloutProgressBar
+from callbacks.trajectories import TrajectoryLogger
+
+__all__ = ["RolloutProgressBar", "RunCheckpoint", "TrajectoryLogger"]

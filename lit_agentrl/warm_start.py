@@ -1,0 +1,148 @@
+"""Before reinforcement learning: supervised steps on demonstrations, and the record of what each phase brought."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from callbacks.progress import RolloutProgressBar
+from datamodules.demonstrations import DemonstrationDataModule
+from datamodules.rollout import RolloutDataModule
+from lit_agentrl.algorithms.base import Algorithm
+from lit_agentrl.algorithms.optimizer import OptimizerConfig
+from lit_agentrl.algorithms.sft import SFT
+from lit_agentrl.checkpointing import save_atomically
+from lit_agentrl.loggers import MetricsCSVLogger
+from lit_agentrl.reporting.files import write_atomically
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """Supervised fine-tuning on demonstrations of training tasks.
+
+    Args:
+        num_steps: Optimizer steps; 0 is no warm start.
+        batch_size: Demonstrations per step.
+        optimizer: AdamW and schedule.
+    """
+
+    num_steps: int = 0
+    batch_size: int = 8
+    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4, schedule="linear", warmup_steps=4)
+
+    def __post_init__(self) -> None:
+        if self.num_steps < 0:
+            raise ValueError(f"warm_start.num_steps is {self.num_steps}: it must be 0 (none) or more")
+        if self.batch_size < 1:
+            raise ValueError(f"warm_start.batch_size is {self.batch_size}: it must be at least 1")
+
+
+def run_warm_start(
+    settings: WarmStart,
+    *,
+    model: Algorithm,
+    datamodule: RolloutDataModule,
+    run_dir: Path,
+    trainer_settings: Mapping[str, Any],
+) -> None:
+    """Train the model's policy on demonstrations, or load what an earlier attempt of the same run kept.
+
+    Args:
+        settings: How much and how.
+        model: Owns the policy.
+        datamodule: Its environment, agent and workers are used.
+        run_dir: The run's folder; everything goes into `RUN/warm_start`.
+        trainer_settings: The run's trainer arguments, for accelerator, strategy and precision.
+    """
+    folder = run_dir / "warm_start"
+    kept = folder / "policy.pt"
+    model.configure_model()
+    if kept.exists():
+        model.policy.load_state_dict(torch.load(kept, map_location="cpu", weights_only=True))
+        return
+    demonstrations = DemonstrationDataModule.beside(
+        datamodule, batch_size=settings.batch_size, batches_per_epoch=settings.num_steps
+    )
+    learner = SFT(
+        model.policy,
+        optimizer=settings.optimizer,
+        micro_batch_tokens=model.micro_batch_tokens,
+        seed=model.run_seed,
+    )
+    kept_settings = ("accelerator", "devices", "num_nodes", "strategy", "precision")
+    trainer = L.Trainer(
+        **{key: trainer_settings[key] for key in kept_settings if trainer_settings.get(key) is not None},
+        max_epochs=1,
+        limit_val_batches=0,
+        logger=MetricsCSVLogger(folder),
+        callbacks=[RolloutProgressBar()],
+        default_root_dir=folder,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        log_every_n_steps=1,
+    )
+    trainer.fit(learner, datamodule=demonstrations)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    if trainer.is_global_zero:
+        save_atomically(model.policy.state_dict(), kept)
+    trainer.strategy.barrier()
+
+
+class Milestones:
+    """Held-out success at the turning points of a run, kept in `RUN/milestones.json`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / "milestones.json"
+        self._entries: list[dict[str, Any]] = json.loads(self._path.read_text()) if self._path.exists() else []
+
+    def has(self, name: str) -> bool:
+        """Say whether a milestone has been recorded."""
+        return any(entry["name"] == name for entry in self._entries)
+
+    def record(self, name: str, metrics: Mapping[str, Any]) -> None:
+        """Write down the success of the latest validation."""
+        if "val/success" not in metrics:
+            return
+        entry = {"name": name, "episodes": int(metrics["val/episodes"])}
+        entry |= {key: float(metrics[f"val/{key}"]) for key in ("success", "success_low", "success_high")}
+        self._entries = [known for known in self._entries if known["name"] != name] + [entry]
+        write_atomically(self._path, json.dumps(self._entries, indent=1) + "\n")
+
+    def print(self, run_dir: Path) -> None:
+        """Print the table, and what to do next."""
+        table = Table(title="held-out success", title_justify="left")
+        table.add_column("after")
+        for heading in ("success", "95 % interval (Wilson)", "episodes"):
+            table.add_column(heading, justify="right")
+        for entry in self._entries:
+            interval = f"{entry['success_low']:.1%} to {entry['success_high']:.1%}"
+            table.add_row(entry["name"], f"{entry['success']:.1%}", interval, str(entry["episodes"]))
+        console = Console()
+        console.print()
+        console.print(table)
+        shown = _shortest(run_dir)
+        console.print(f"\nThe run lies in {shown}. Next:", highlight=False, markup=False)
+        for command in (
+            f"python -m lit_agentrl view {shown}",
+            f"python -m lit_agentrl export {shown} --out exported",
+            f"tensorboard --logdir {shown}",
+        ):
+            console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _shortest(path: Path) -> Path:
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path
