@@ -1,7 +1,7 @@
 """Metrics over episodes, right under several ranks: every state is a sum, so it does not matter which rank saw what.
 
-All are fed with `update(trajectories)`, and `compute()` returns named scalars for `log_dict`. Failed episodes (a worker died, a grader crashed) say nothing about the policy:
-they enter no rate and no mean, and `SuccessRate` counts them apart.
+All are fed with `update(trajectories)`, and `compute()` returns named scalars for `log_dict`. Failed episodes (a worker
+died, a grader crashed) say nothing about the policy: they enter no rate and no mean; `SuccessRate` counts them apart.
 """
 
 from __future__ import annotations

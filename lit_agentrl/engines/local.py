@@ -55,7 +55,9 @@ class LocalEngine:
         if dtype == model.dtype and policy.model is model:
             self._copy = None
         elif self._copy is None:
-            self._copy = policy.inference_copy(dtype)
+            # On CPUs, scaled_dot_product_attention in bfloat16 is slower than plain matrix products.
+            eager = dtype == torch.bfloat16 and model.device.type == "cpu"
+            self._copy = policy.inference_copy(dtype, attn_implementation="eager" if eager else None)
         else:
             policy.sync_inference_copy(self._copy)
 

@@ -74,6 +74,7 @@ class ReasoningGym:
     """
 
     traits = EnvTraits(deterministic=True, replay=True)
+    preload = ("reasoning_gym",)  # imported once, before workers are forked: it takes seconds
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ _LINE = re.compile(r"^[ \t]*answer:", flags=re.IGNORECASE | re.MULTILINE)
 _OPEN_TAG, _CLOSE_TAG = "<answer>", "</answer>"
 _BOX = "\\boxed{"
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", flags=re.ASCII)
+_MAX_NUMBER_CHARS = 2000
 _INSTRUCTIONS: dict[AnswerFormat, str] = {
     "line": 'End with "Answer:" and the result.',
     "tag": "Put the result in <answer></answer>.",
@@ -80,7 +81,9 @@ def numeric_match(answer: str | None, gold: str, *, tolerance: float = 0.0) -> b
 
 
 def _parse_decimal(text: str) -> Fraction | None:
-    if not any(character.isdigit() for character in text.partition("e")[0]) or not _NUMBER.fullmatch(text):
+    mantissa = text.lower().partition("e")[0]
+    # Longer numbers than any answer: Python refuses to read those of more than 4,300 digits.
+    if len(text) > _MAX_NUMBER_CHARS or not any(map(str.isdigit, mantissa)) or not _NUMBER.fullmatch(text):
         return None
     return Fraction(text.replace(",", ""))
 

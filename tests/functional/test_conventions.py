@@ -102,6 +102,16 @@ def test_gmpo_clips_in_log_space_on_the_side_of_the_advantage():
     # for A < 0 nothing is cut above: the mean is 0.6
     down = F.gmpo_loss(torch.tensor([[1.0, 0.2]]), old, torch.tensor([[-1.0]]), torch.ones(1, 2))
     torch.testing.assert_close(down, torch.tensor([[0.6, 0.6]]).exp())
+    # log ratios -1.0 and 0.2: for A < 0 the first is cut at -0.4, so the mean is -0.1
+    down = F.gmpo_loss(torch.tensor([[-1.0, 0.2]]), old, torch.tensor([[-1.0]]), torch.ones(1, 2))
+    torch.testing.assert_close(down, torch.tensor([[-0.1, -0.1]]).exp())
+
+
+def test_off_policy_mask_drops_only_sequences_with_negative_advantage():
+    # both sequences moved away by 0.5 nats a token
+    behavior = OLD + 0.5
+    keep = F.off_policy_sequence_mask(OLD, behavior, ADVANTAGES, MASK, delta=0.1)
+    assert keep.tolist() == [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,13 @@ def test_moments_of_parts_are_those_of_the_whole():
     assert whole.std() == pytest.approx(values.std().item())
 
 
+@pytest.mark.parametrize("size", [3, 6, 7, 11])
+def test_moments_of_equal_values_are_exact(size):
+    moments = F.moments(torch.full((size,), 0.1, dtype=torch.float64), torch.ones(size))
+    assert moments.mean == 0.1
+    assert moments.std() == 0.0
+
+
 def test_batch_scale_can_use_the_std_of_all_ranks():
     rewards, groups = torch.tensor([0.0, 1.0]), torch.tensor([0, 0])
     wide = F.moments(torch.tensor([0.0, 1.0, 10.0, -9.0]), torch.ones(4))
