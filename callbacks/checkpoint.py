@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ class RunCheckpoint(Checkpoint):
         if not self.enabled or value is None or trainer.state.fn != "fit":
             return
         score = float(value)
+        if not math.isfinite(score):
+            return
         better = self.best_score is None or (score > self.best_score if self.mode == "max" else score < self.best_score)
         if better:
             self.best_score, self.best_epoch, self._improved = score, trainer.current_epoch, True
@@ -76,4 +79,3 @@ class RunCheckpoint(Checkpoint):
         """Take over the state of a checkpoint."""
         self.best_score = state_dict["best_score"]
         self.best_epoch = state_dict["best_epoch"]
-

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -17,7 +19,7 @@ from lit_agentrl.rollouts.rollout import Rollout
 from lit_agentrl.rollouts.stream import SizedStream
 from lit_agentrl.rollouts.workers import WorkerPool
 from lit_agentrl.seeding import derive_seed, resolve_run_seed
-from lit_agentrl.types import Phase, Sampling, Split, Task
+from lit_agentrl.types import EngineStats, Phase, Sampling, Split, Task
 
 
 class EnvironmentDataModule(L.LightningDataModule):
@@ -28,7 +30,8 @@ class EnvironmentDataModule(L.LightningDataModule):
         agent: Runs the episodes.
         engine: Draws the completions; default: a `LocalEngine`.
         num_workers: Environment processes. Results do not depend on it.
-        max_concurrent_episodes: Episodes that run, and are generated, at a time. Part of the experiment.
+        max_concurrent_episodes: Episodes that run, and are generated, at a time. Part of the experiment. Exclusive
+            environments run one episode per worker, so that this is then `num_workers` at most.
         max_new_tokens: Longest completion of one turn.
         max_context: Longest context of an episode in tokens; default: the model's.
         num_val_episodes: Held-out episodes of a validation; the same ones in every run.
@@ -60,7 +63,8 @@ class EnvironmentDataModule(L.LightningDataModule):
     ) -> None:
         super().__init__()
         if env is None or agent is None:
-            raise ValueError(f"{'env' if env is None else 'agent'}: {type(self).__name__} needs one; add it to the experiment file")
+            missing = "env" if env is None else "agent"
+            raise ValueError(f"{missing}: {type(self).__name__} needs one; add it to the experiment file")
         for key, value in (
             ("num_workers", num_workers),
             ("max_concurrent_episodes", max_concurrent_episodes),
@@ -71,6 +75,8 @@ class EnvironmentDataModule(L.LightningDataModule):
         ):
             if value < 1:
                 raise ValueError(f"data.init_args.{key} is {value}: it must be at least 1")
+        if max_context is not None and max_context < 1:
+            raise ValueError(f"data.init_args.max_context is {max_context}: it must be at least 1, or null")
         if val_temperature < 0:
             raise ValueError(f"data.init_args.val_temperature is {val_temperature}: it must be 0 (greedy) or more")
         for name, count in (("num_val_episodes", num_val_episodes), ("num_test_episodes", num_test_episodes)):
@@ -101,7 +107,7 @@ class EnvironmentDataModule(L.LightningDataModule):
             self.env_spec,
             tools=agent.tools,
             num_workers=num_workers,
-            envs_per_worker=-(-max_concurrent_episodes // num_workers),
+            envs_per_worker=math.ceil(max_concurrent_episodes / num_workers),
             timeout_s=env_timeout_s,
             max_output_chars=max_output_chars,
         )
@@ -119,15 +125,27 @@ class EnvironmentDataModule(L.LightningDataModule):
             raise TypeError(f"model must be a lit_agentrl Algorithm, got {type(module).__name__}")
         return module
 
+    @property
+    def context_limit(self) -> int:
+        """Longest context of an episode, in tokens.
+
+        Raises:
+            ValueError: `max_context` is more than the model can read.
+        """
+        model_limit = self.algorithm.policy.max_context
+        if self.max_context is None:
+            return model_limit
+        if self.max_context > model_limit:
+            raise ValueError(
+                f"data.init_args.max_context is {self.max_context}, but the model reads at most {model_limit}"
+            )
+        return self.max_context
+
     def collector(self) -> RolloutCollector:
         """Return a collector that draws with the module's weights of this moment."""
         policy = self.algorithm.policy
         assert policy.chat is not None
         assert self.trainer is not None
-        if self.max_context is not None and self.max_context > policy.max_context:
-            raise ValueError(
-                f"data.init_args.max_context is {self.max_context}, but the model reads at most {policy.max_context}"
-            )
         self.engine.bind(policy)
         self.engine.sync(self.trainer.global_step)
         return RolloutCollector(
@@ -135,7 +153,7 @@ class EnvironmentDataModule(L.LightningDataModule):
             self.engine,
             self.agent,
             chat=policy.chat,
-            max_context=self.max_context or policy.max_context,
+            max_context=self.context_limit,
             run_seed=self.run_seed,
             max_concurrent_episodes=self.max_concurrent_episodes,
         )
@@ -159,7 +177,7 @@ class EnvironmentDataModule(L.LightningDataModule):
         mine = list(range(rank, num_tasks, world))
         per_batch = max(1, self.max_concurrent_episodes // self.val_samples_per_task)
         batches = [mine[start : start + per_batch] for start in range(0, len(mine), per_batch)]
-        most = -(-(-(-num_tasks // world)) // per_batch)
+        most = math.ceil(math.ceil(num_tasks / world) / per_batch)
         batches += [[]] * (most - len(batches))
 
         def rollouts() -> Iterator[Rollout]:
@@ -197,7 +215,7 @@ class EnvironmentDataModule(L.LightningDataModule):
             phase=phase,
             index=self._evaluations,
             groups=[group for part in parts for group in part.groups],
-            engine=parts[-1].engine,
+            engine=sum_stats([part.engine for part in parts]),
             wall_s=sum(part.wall_s for part in parts),
         )
         self._evaluations += 1
@@ -223,3 +241,10 @@ class EnvironmentDataModule(L.LightningDataModule):
         """End the worker processes."""
         if not self.keep_workers:
             self.pool.close()
+
+
+def sum_stats(parts: Sequence[EngineStats]) -> EngineStats:
+    """Return what an engine did in several collections."""
+    return EngineStats(
+        **{f.name: sum(getattr(part, f.name) for part in parts) for f in dataclasses.fields(EngineStats)}
+    )

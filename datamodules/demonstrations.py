@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from lightning.pytorch.utilities import rank_zero_warn
 
 from datamodules._environment import EnvironmentDataModule
 from lit_agentrl.agents.base import Agent
@@ -15,9 +17,14 @@ from lit_agentrl.rollouts.stream import SizedStream
 from lit_agentrl.seeding import derive_seed
 from lit_agentrl.types import Demonstration, Split
 
+DemonstrationRow: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""Ids, and a mask that is 1 on those to be trained."""
+
 
 class DemonstrationDataModule(EnvironmentDataModule):
     """Solved episodes of training tasks, as an agent would have lived them. No demonstration is shown twice.
+
+    Those that are longer than the context are left out, and counted as `demonstrations/too_long`.
 
     Args:
         env: The environment; it needs a `demonstrate` method.
@@ -37,6 +44,8 @@ class DemonstrationDataModule(EnvironmentDataModule):
         self.batch_size = batch_size
         self.batches_per_epoch = batches_per_epoch
         self._epochs = 0
+        self._fitting = 0
+        self._too_long = 0
 
     @classmethod
     def beside(
@@ -72,27 +81,51 @@ class DemonstrationDataModule(EnvironmentDataModule):
         split: Split = "train"
         mine = range(trainer.global_rank, self.batch_size, trainer.world_size)
         for number in range(self.batches_per_epoch):
-            seeds = [
-                (derive_seed(self.run_seed, "demonstration", epoch, number, sample), split) for sample in mine
-            ]
+            seeds = [(derive_seed(self.run_seed, "demonstration", epoch, number, sample), split) for sample in mine]
             tasks = run_coroutine(self.pool.sample_tasks(seeds))
             demonstrations = run_coroutine(self.pool.demonstrate(tasks))
-            rows = [row for demonstration in demonstrations for row in self._rows(demonstration, chat)]
-            batch = batch_from_demonstrations(rows)
+            batch = batch_from_demonstrations(self._fitting_rows(demonstrations, chat))
             algorithm.fold_weights(batch, mode="token-mean")
+            batch.metrics = {"demonstrations/too_long": float(self._too_long)}
             yield batch
 
-    def _rows(self, demonstration: Demonstration, chat: ChatFormat) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        messages = (*self.agent.preface(), *demonstration.messages)
-        rows = chat.demonstration_rows(messages, demonstration.tools)
-        limit = self.max_context or self.algorithm.policy.max_context
-        return [row for row in rows if len(row[0]) <= limit]
+    def _fitting_rows(self, demonstrations: Sequence[Demonstration], chat: ChatFormat) -> list[DemonstrationRow]:
+        """Return the rows of this rank's demonstrations, without those that are longer than the context.
+
+        Raises:
+            ValueError: Not one has fitted so far.
+        """
+        preface = tuple(self.agent.preface())
+        rows = [
+            row for shown in demonstrations for row in chat.demonstration_rows(preface + shown.messages, shown.tools)
+        ]
+        limit = self.context_limit
+        fitting = [row for row in rows if len(row[0]) <= limit]
+        counts = self.algorithm.gather_objects((len(rows), len(fitting), min((len(ids) for ids, _ in rows), default=0)))
+        dropped = sum(total - kept for total, kept, _ in counts)
+        self._fitting += sum(kept for _, kept, _ in counts)
+        if not self._fitting:
+            shortest = min(length for total, _, length in counts if total)
+            raise ValueError(
+                f"data.init_args.max_context: no demonstration fits in {limit} tokens, the shortest has {shortest}; "
+                "raise it if the model can read more, or choose easier tasks (env.init_args)"
+            )
+        if dropped and not self._too_long:
+            rank_zero_warn(
+                f"{dropped} of {sum(total for total, *_ in counts)} demonstrations are longer than {limit} tokens "
+                "(data.init_args.max_context) and are left out; demonstrations/too_long counts them from here on"
+            )
+        self._too_long += dropped
+        return fitting
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must know."""
-        return super().state_dict() | {"epochs": self._epochs}
+        counts = {"epochs": self._epochs, "fitting": self._fitting, "too_long": self._too_long}
+        return super().state_dict() | counts
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the state of a checkpoint."""
         super().load_state_dict(state_dict)
         self._epochs = int(state_dict["epochs"])
+        self._fitting = int(state_dict["fitting"])
+        self._too_long = int(state_dict["too_long"])

@@ -70,7 +70,7 @@ class RolloutDataModule(EnvironmentDataModule):
                 f"data.init_args.num_groups is {self.num_groups}: it must be a multiple of the number of ranks "
                 f"({self.trainer.world_size})"
             )
-        algorithm.check_sizes(num_groups=self.num_groups // self.trainer.world_size, group_size=self.group_size)
+        algorithm.check_sizes(num_groups=self.num_groups, group_size=self.group_size)
 
     @property
     def _learner(self) -> OnPolicyAlgorithm:
@@ -104,12 +104,15 @@ class RolloutDataModule(EnvironmentDataModule):
             sampling=Sampling(temperature=self.temperature, max_new_tokens=self.max_new_tokens),
             listener=lambda trajectory: notify(trainer, "on_episode_end", trajectory),
         )
-        self.progress.add(rollout)
+        gather = algorithm.gather_objects
+        self.progress.add(rollout, gather=gather)
         whole = batch_from_groups(rollout.groups, temperature=self.temperature)
         for number, batch in enumerate(algorithm.batches(rollout, whole)):
             if number == 0:
                 rollout.metrics = (
-                    rollout_metrics(rollout) | token_accounting(whole, rollout) | self.progress.metrics()
+                    rollout_metrics(rollout, gather=gather)
+                    | token_accounting(whole, rollout, gather=gather)
+                    | self.progress.metrics()
                 )
                 batch.metrics = rollout.metrics
                 notify(trainer, "on_rollout_end", rollout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -41,9 +40,6 @@ _LIGHT_COMMANDS = {
     "init": ("lit_agentrl.starter", "Copy a starter set of configs."),
 }
 _TRAINER_COMMANDS = ("fit", "validate", "test", "predict")
-
-# Errors that begin with a configuration key are the user's to mend; a traceback would only bury them.
-_KEYED = re.compile(r"^(model|data|policy|env|agent|trainer|checkpoint|warm_start|run_dir|loggers|the checkpoint)\b[\w.]*")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,9 +84,13 @@ def _guarded(action: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ValueError, OSError) as error:
-        if os.environ.get("LIT_AGENTRL_TRACEBACK") == "1" or not _KEYED.match(str(error)):
+        from lit_agentrl.config_errors import names_a_key, readable_error
+
+        # Errors that name a configuration key are the user's to mend; a traceback would only bury them.
+        message = readable_error(str(error))
+        if os.environ.get("LIT_AGENTRL_TRACEBACK") == "1" or not names_a_key(message):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
         return 2
 
 

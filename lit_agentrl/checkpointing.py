@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Read a checkpoint; plain values and tensors only."""
         return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+
+
+def batches_done(path: str | Path) -> int:
+    """Return how many training batches a checkpoint has behind it: the step that a resumed run logs first.
+
+    Not the optimizer steps: a batch without signal takes none, but is logged.
+
+    Raises:
+        ValueError: The file is missing or no checkpoint of a training run.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return int(checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]["_batches_that_stepped"])
+    except FileNotFoundError:
+        raise ValueError(f"ckpt_path: there is no file {path}") from None
+    except (KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ValueError(f"ckpt_path: {path} is no checkpoint of a training run ({error})") from None

@@ -5,27 +5,28 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
-import time
 import warnings
 from abc import ABC
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import lightning as L
-import torch
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from callbacks import RolloutProgressBar, RunCheckpoint, TrajectoryLogger
+from callbacks import ProgressAxes, RolloutProgressBar, RunCheckpoint, TrajectoryLogger
 from datamodules import RolloutDataModule
+from datamodules._environment import EnvironmentDataModule
 from lit_agentrl.agents.base import Agent
 from lit_agentrl.algorithms.base import Algorithm
-from lit_agentrl.checkpointing import AtomicCheckpointIO
+from lit_agentrl.checkpointing import AtomicCheckpointIO, batches_done
+from lit_agentrl.config_errors import readable_error
 from lit_agentrl.loggers import MetricsCSVLogger, make_loggers
+from lit_agentrl.milestones import Milestones, print_result
 from lit_agentrl.policies.base import Policy
-from lit_agentrl.warm_start import Milestones, WarmStart, run_warm_start
+from lit_agentrl.rollouts.collector import run_coroutine
+from lit_agentrl.run_folder import find_checkpoint, prepare_run_dir
+from lit_agentrl.warm_start import WarmStart, run_warm_start
 
 _ENVIRONMENT_METHODS = ("sample_task", "reset", "step", "close")
 
@@ -36,6 +37,14 @@ class EnvironmentClass(ABC):
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:
         return all(callable(getattr(other, name, None)) for name in _ENVIRONMENT_METHODS)
+
+
+class Parser(LightningArgumentParser):
+    """Reports what is wrong in one line, and leaves out the list of a hundred keys."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the error and exit with status 2."""
+        self.exit(2, f"error: {readable_error(message)}\n")
 
 
 class CLI(LightningCLI):
@@ -83,50 +92,74 @@ class CLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Make the run's folder, refuse to overwrite one, and direct everything into it."""
         settings, command = self.settings, self.config.subcommand
-        self.run_dir = _prepare_run_dir(settings, command)
-        last = self.run_dir / "checkpoints" / "last.ckpt"
-        if command == "fit":
-            if settings.resume and last.exists() and settings.ckpt_path is None:
-                settings.ckpt_path = str(last)
-        elif settings.ckpt_path is None:
-            for name in ("best.ckpt", "last.ckpt"):
-                if (last.parent / name).exists():
-                    settings.ckpt_path = str(last.parent / name)
-                    break
-        settings.trainer.default_root_dir = str(self.run_dir)
-        self.resumed = settings.ckpt_path is not None or settings.resume
+        self.run_dir = prepare_run_dir(
+            settings.run_dir,
+            command=command,
+            configs=[str(path) for path in settings.get("config") or []],
+            may_hold_run=bool(settings.resume or settings.ckpt_path),
+        )
+        if settings.ckpt_path is None and (settings.resume or command != "fit"):
+            found = find_checkpoint(self.run_dir, ("last",) if command == "fit" else ("best", "last"))
+            settings.ckpt_path = None if found is None else str(found)
+        # Evaluations write into a folder of their own: the run's trajectories and metrics are those of its training.
+        self.out_dir = self.run_dir if command == "fit" else self.run_dir / command
+        settings.trainer.default_root_dir = str(self.out_dir)
+        if "verbose" in settings:
+            settings.verbose = False
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         """Add the run's loggers and checkpoint files to what the configuration asks for."""
         given = self._get(self.config_init, "trainer", default={})
-        loggers = make_loggers(self.settings.loggers, self.run_dir, resumed=self.resumed)
+        loggers = []
+        if self.config.subcommand == "fit":
+            ckpt_path = self.settings.ckpt_path
+            self.batches_done = 0 if ckpt_path is None else batches_done(ckpt_path)
+            loggers += make_loggers(
+                self.settings.loggers,
+                self.run_dir,
+                resumed=bool(self.settings.resume),
+                next_step=self.batches_done or None,
+            )
         if given.get("logger") not in (None, True, False):
             extra = given["logger"]
             loggers += extra if isinstance(extra, list) else [extra]
         plugins = given.get("plugins") or []
         plugins = [*(plugins if isinstance(plugins, list) else [plugins]), AtomicCheckpointIO()]
-        return super().instantiate_trainer(logger=loggers, plugins=plugins, **kwargs)
+        self.axes = ProgressAxes()
+        callbacks = [*(given.get("callbacks") or []), self.axes]
+        return super().instantiate_trainer(logger=loggers or False, plugins=plugins, callbacks=callbacks, **kwargs)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run the command, and end the workers whatever happens."""
+        try:
+            super()._run_subcommand(subcommand)
+        finally:
+            if isinstance(self.datamodule, EnvironmentDataModule):
+                self.datamodule.pool.close()
 
     # fit ------------------------------------------------------------------------------------------------------------
 
     def before_fit(self) -> None:
-        """Write the configuration, evaluate, and warm the policy up, unless a checkpoint has all that behind it."""
+        """Check everything, write the configuration, evaluate, and warm the policy up.
+
+        A run that goes on from a checkpoint has evaluation and warm start behind it.
+        """
         settings = self.settings
+        self._check()
         self._write_config()
         self._write_tokenizer()
         self.milestones = Milestones(self.run_dir)
-        ckpt_path = settings.ckpt_path
-        if ckpt_path is not None:
-            step = int(torch.load(ckpt_path, map_location="cpu", weights_only=True, mmap=True)["global_step"])
-            self._resume_loggers(step)
+        recorded = len(self.milestones) if settings.resume else 0
+        for logger in self.trainer.loggers:
+            if isinstance(logger, MetricsCSVLogger):
+                logger.resume(next_step=self.batches_done, rows_before_training=recorded)
+        if settings.ckpt_path is not None:
             return
-        self._resume_loggers(0)
         if settings.milestones:
             self._evaluate("start")
         warm_start: WarmStart = self._get(self.config_init, "warm_start")
         if warm_start.num_steps:
-            if not isinstance(self.datamodule, RolloutDataModule):
-                raise ValueError("warm_start goes before rollouts: it needs data.class_path RolloutDataModule")
+            assert isinstance(self.datamodule, RolloutDataModule)
             run_warm_start(
                 warm_start,
                 model=self.model,
@@ -136,30 +169,53 @@ class CLI(LightningCLI):
             )
             if settings.milestones:
                 self._evaluate("warm start")
-        self.datamodule.keep_workers = False
+        self._keep_workers(False)
 
     def after_fit(self) -> None:
         """Write down the final success, and print the table of milestones."""
         if not self.settings.milestones:
             return
         name = type(self.model).__name__
-        if "val/success" not in self.trainer.callback_metrics:  # the last epoch had no validation
-            self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
-        self.milestones.record(name, self.trainer.callback_metrics)
+        step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
+        if not self.milestones.has(name, step=step):
+            if self.axes.validated_at != self.trainer.global_step:  # the last epoch had no validation
+                self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
+            self.milestones.record(name, self.trainer.callback_metrics, step=step)
         if self.trainer.is_global_zero:
             self.milestones.print(self.run_dir)
 
-    def _evaluate(self, name: str) -> None:
-        if self.milestones.has(name):
-            return
-        self.datamodule.keep_workers = True
-        self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
-        self.milestones.record(name, self.trainer.callback_metrics)
+    def _check(self) -> None:
+        """Find out before any work what would otherwise be found out after the warm start, or in a worker.
 
-    def _resume_loggers(self, step: int) -> None:
-        for logger in self.trainer.loggers:
-            if isinstance(logger, MetricsCSVLogger):
-                logger.resume(step)
+        Raises:
+            ValueError: Names the key.
+        """
+        warm_start: WarmStart = self._get(self.config_init, "warm_start")
+        if warm_start.num_steps and not isinstance(self.datamodule, RolloutDataModule):
+            raise ValueError("warm_start goes before rollouts: it needs data.class_path RolloutDataModule")
+        self.model.configure_model()
+        # What `Trainer.fit` does first of all; from here on the data module can see model and ranks.
+        self.trainer.strategy.connect(self.model)
+        self.datamodule.trainer = self.trainer
+        self.datamodule.setup("fit")
+        if isinstance(self.datamodule, EnvironmentDataModule):
+            if self.datamodule.context_limit < 1:
+                raise ValueError("data.init_args.max_context must be at least 1")
+            run_coroutine(self.datamodule.pool.start())
+
+    def _evaluate(self, name: str) -> None:
+        if self.milestones.has(name, step=0):
+            # The evaluation took its number in an earlier attempt of this run.
+            state = self.datamodule.state_dict()
+            self.datamodule.load_state_dict(state | {"evaluations": state["evaluations"] + 1})
+            return
+        self._keep_workers(True)
+        self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
+        self.milestones.record(name, self.trainer.callback_metrics, step=0)
+
+    def _keep_workers(self, keep: bool) -> None:
+        if isinstance(self.datamodule, EnvironmentDataModule):
+            self.datamodule.keep_workers = keep
 
     def _write_config(self) -> None:
         """Keep the resolved configuration in the run's folder, and hand it to loggers as hyperparameters."""
@@ -176,19 +232,56 @@ class CLI(LightningCLI):
         for logger in self.trainer.loggers:
             logger.log_hyperparams({key: value for key, value in plain.items() if value is not None})
 
-
     def _write_tokenizer(self) -> None:
         """Keep the tokenizer in the run's folder, so that `view` shows tokens without loading the model."""
-        self.model.configure_model()
         if self.trainer.is_global_zero:
             self.model.policy.tokenizer.save_pretrained(self.run_dir / "tokenizer")
 
+    # validate, test, predict ----------------------------------------------------------------------------------------
+
+    def before_validate(self) -> None:
+        """Say what is evaluated."""
+        if self.trainer.is_global_zero:
+            self.model.configure_model()
+            self.out_dir.mkdir(exist_ok=True)
+            self.model.policy.tokenizer.save_pretrained(self.out_dir / "tokenizer")
+            print(f"{self.config.subcommand}: {self.settings.ckpt_path or 'the policy as it is, without a checkpoint'}")
+
+    before_test = before_predict = before_validate
+
+    def after_validate(self) -> None:
+        """Print the result and keep it in `RUN/<command>/result.json`."""
+        if self.trainer.is_global_zero:
+            print_result(self.trainer.callback_metrics, folder=self.out_dir, checkpoint=self.settings.ckpt_path)
+
+    after_test = after_validate
+
+    def after_predict(self) -> None:
+        """Say where the trajectories are."""
+        if self.trainer.is_global_zero:
+            print(f"trajectories: python -m lit_agentrl view {self.out_dir}")
+
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one of Lightning's commands."""
+    """Run one of Lightning's commands and return its exit status.
+
+    Raises:
+        KeyboardInterrupt: The user pressed Ctrl-C.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     _quieten()
-    cli = CLI(
+    try:
+        make_cli(arguments)
+    except SystemExit as exit_:
+        if isinstance(exit_.__context__, KeyboardInterrupt):  # Lightning turns it into exit status 1
+            raise KeyboardInterrupt from None
+        raise
+    return 0
+
+
+def make_cli(arguments: Sequence[str]) -> CLI:
+    """Parse a command line and run its command."""
+    return CLI(
         Algorithm,
         L.LightningDataModule,
         args=list(arguments),
@@ -205,15 +298,16 @@ def run(arguments: Sequence[str]) -> int:
             "enable_checkpointing": True,
             "log_every_n_steps": 1,
         },
+        parser_class=Parser,
         parser_kwargs={"prog": "lit_agentrl"},
     )
-    if cli.datamodule is not None:
-        cli.datamodule.teardown("end")
-    return 0
 
 
 def _quieten() -> None:
     """Keep advertisements and remarks on things that are so on purpose out of the terminal."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
     for message in (
         ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
         ".*Your `IterableDataset` has `__len__` defined.*",  # never read by several loader workers
@@ -222,7 +316,14 @@ def _quieten() -> None:
         ".*Checkpoint directory .* exists and is not empty.*",
     ):
         warnings.filterwarnings("ignore", message=message)
-    unwanted = ("litlogger", "litmodels", "TPU available", "GPU available", "`weights_only` was not set", "Loading `train_dataloader`")
+    unwanted = (
+        "litlogger",
+        "litmodels",
+        "TPU available",
+        "GPU available",
+        "`weights_only` was not set",
+        "Loading `train_dataloader`",
+    )
 
     def wanted(record: logging.LogRecord) -> bool:
         return not any(text in record.getMessage() for text in unwanted)
@@ -240,32 +341,3 @@ def _as_plain(value: Any) -> Any:
     if isinstance(value, Namespace):
         return value.as_dict()
     return value
-
-
-def _prepare_run_dir(settings: Namespace, command: str) -> Path:
-    """Return the run's folder, made and writable.
-
-    Raises:
-        ValueError: It holds a run already and `resume` was not asked for, or cannot be written.
-    """
-    if settings.run_dir is None:
-        configs = settings.get("config") or []
-        name = Path(str(configs[-1])).stem if configs else command
-        run_dir = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    else:
-        run_dir = Path(settings.run_dir)
-    run_dir = run_dir.resolve()
-    if command == "fit" and not settings.resume and settings.ckpt_path is None and (run_dir / "config.yaml").exists():
-        raise ValueError(
-            f"run_dir: {run_dir} already holds a run; go on with it by --resume true, or choose another folder"
-        )
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        probe = run_dir / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"run_dir: {run_dir} cannot be written ({error}); choose another folder") from None
-    if command == "fit" and settings.resume and not any(run_dir.iterdir()):
-        print(f"nothing to resume in {run_dir}: starting from the beginning", file=sys.stderr)
-    return run_dir

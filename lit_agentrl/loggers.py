@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.fabric.utilities.logger import _flatten_dict, _sanitize_params
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -49,15 +50,27 @@ class MetricsCSVLogger(Logger):
         """Do nothing: the resolved configuration lies beside, in `config.yaml`."""
 
     @rank_zero_only
-    def resume(self, step: int) -> None:
-        """Drop the rows that come after a step."""
+    def resume(self, *, next_step: int, rows_before_training: int = 0) -> None:
+        """Drop what an earlier attempt logged and this one will log again.
+
+        Args:
+            next_step: First step that will be logged.
+            rows_before_training: Rows at the top, of evaluations before the first step, that are kept in any case.
+        """
         if not self.path.exists():
             return
         with self.path.open(newline="") as file:
             reader = csv.DictReader(file)
             self._columns = list(reader.fieldnames or [])
-            rows = [row for row in reader if (row.get("step") or "").isdigit() and int(row["step"]) <= step]
-        self._rewrite(rows)
+            rows = list(reader)
+        kept = [
+            row
+            for number, row in enumerate(rows)
+            if number < rows_before_training or ((row["step"] or "").isdigit() and int(row["step"]) < next_step)
+        ]
+        # Columns that only dropped rows had will come again; their order should not tell of the interruption.
+        self._columns = [name for name in self._columns if name == "step" or any(row[name] for row in kept)]
+        self._rewrite([{name: row[name] for name in self._columns} for row in kept])
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -87,13 +100,28 @@ class MetricsCSVLogger(Logger):
         os.replace(temporary, self.path)
 
 
-def make_loggers(names: list[str], run_dir: Path, *, resumed: bool) -> list[Logger]:
+class HyperparameterTensorBoardLogger(TensorBoardLogger):
+    """TensorBoard, with the configuration under HPARAMS next to success in training and validation."""
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
+        """Write the configuration; the named metrics take their values from the curves of the same names."""
+        from torch.utils.tensorboard.summary import hparams
+
+        super().log_hyperparams(params, metrics={}, step=step)
+        flat = _sanitize_params(_flatten_dict(params))
+        for summary in hparams(flat, dict.fromkeys(("val/success", "rollout/success"), 0.0)):
+            self.experiment._get_file_writer().add_summary(summary)
+
+
+def make_loggers(names: list[str], run_dir: Path, *, resumed: bool, next_step: int | None = None) -> list[Logger]:
     """Return the loggers of a run, writing into its folder.
 
     Args:
         names: Some of `csv`, `tensorboard`, `wandb`.
         run_dir: Folder of the run.
         resumed: Whether the run goes on; W&B then continues the same run.
+        next_step: First step that will be logged, if a checkpoint lies before it; TensorBoard hides later ones.
 
     Raises:
         ValueError: A name is unknown.
@@ -103,7 +131,9 @@ def make_loggers(names: list[str], run_dir: Path, *, resumed: bool) -> list[Logg
         if name == "csv":
             loggers.append(MetricsCSVLogger(run_dir))
         elif name == "tensorboard":
-            loggers.append(TensorBoardLogger(run_dir, name="tensorboard", version=""))
+            loggers.append(
+                HyperparameterTensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=next_step)
+            )
         elif name == "wandb":
             loggers.append(_wandb(run_dir, resumed=resumed))
         else:
@@ -112,20 +142,24 @@ def make_loggers(names: list[str], run_dir: Path, *, resumed: bool) -> list[Logg
 
 
 def _wandb(run_dir: Path, *, resumed: bool) -> WandbLogger:
+    """Return a W&B logger whose axes are the run's progress.
+
+    Nothing is ever dropped on the server for a step that goes backwards, because no internal step is given: the axes
+    are ordinary metrics. A resumed run logs what comes after its checkpoint a second time, with the same values.
+    """
     import wandb
 
+    mode = os.environ.get("WANDB_MODE")
     # Without a key W&B would stop and ask; what is recorded offline can be synced later.
-    if "WANDB_MODE" not in os.environ and not wandb.api.api_key:
-        os.environ["WANDB_MODE"] = "offline"
-    offline = os.environ.get("WANDB_MODE") in ("offline", "dryrun")
+    offline = mode in ("offline", "dryrun") or (mode is None and not wandb.api.api_key)
     identity = run_dir / "wandb_id.txt"
-    if not (resumed and identity.exists()):
+    if not (resumed and identity.exists()) and rank_zero_only.rank == 0:
         identity.write_text(wandb.util.generate_id())
     logger = WandbLogger(
         name=run_dir.name,
         save_dir=str(run_dir),
         project=os.environ.get("WANDB_PROJECT", "lit_agentrl"),
-        id=identity.read_text().strip(),
+        id=identity.read_text().strip() if identity.exists() else None,
         resume=None if offline else "allow",
         offline=offline,
     )

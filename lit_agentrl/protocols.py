@@ -69,8 +69,10 @@ class EnvHandle(Protocol):
         """Carry out one action. Raises `EpisodeFailedError` when the worker is lost."""
         ...
 
-    outputs_cut: int
-    """Texts of the running episode that were longer than allowed and were cut."""
+    @property
+    def outputs_cut(self) -> int:
+        """Texts of the running episode that were longer than allowed and were cut."""
+        ...
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> ToolOutput:
         """Run one of the agent's tools next to the environment; its errors come back as text."""

@@ -113,7 +113,7 @@ class EnvTraits:
     snapshot: bool = False
     replay: bool = False
     exclusive: bool = False
-    """Heavy: one instance per worker process, whatever `envs_per_worker` says."""
+    """Heavy: one instance per worker process, so that only `num_workers` episodes run at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

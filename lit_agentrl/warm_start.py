@@ -1,8 +1,7 @@
-"""Before reinforcement learning: supervised steps on demonstrations, and the record of what each phase brought."""
+"""Before reinforcement learning: supervised steps on demonstrations."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from callbacks.progress import RolloutProgressBar
 from datamodules.demonstrations import DemonstrationDataModule
@@ -21,7 +18,6 @@ from lit_agentrl.algorithms.optimizer import OptimizerConfig
 from lit_agentrl.algorithms.sft import SFT
 from lit_agentrl.checkpointing import save_atomically
 from lit_agentrl.loggers import MetricsCSVLogger
-from lit_agentrl.reporting.files import write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,57 +88,6 @@ def run_warm_start(
         log_every_n_steps=1,
     )
     trainer.fit(learner, datamodule=demonstrations)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
     if trainer.is_global_zero:
         save_atomically(model.policy.state_dict(), kept)
     trainer.strategy.barrier()
-
-
-class Milestones:
-    """Held-out success at the turning points of a run, kept in `RUN/milestones.json`."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._path = run_dir / "milestones.json"
-        self._entries: list[dict[str, Any]] = json.loads(self._path.read_text()) if self._path.exists() else []
-
-    def has(self, name: str) -> bool:
-        """Say whether a milestone has been recorded."""
-        return any(entry["name"] == name for entry in self._entries)
-
-    def record(self, name: str, metrics: Mapping[str, Any]) -> None:
-        """Write down the success of the latest validation."""
-        if "val/success" not in metrics:
-            return
-        entry = {"name": name, "episodes": int(metrics["val/episodes"])}
-        entry |= {key: float(metrics[f"val/{key}"]) for key in ("success", "success_low", "success_high")}
-        self._entries = [known for known in self._entries if known["name"] != name] + [entry]
-        write_atomically(self._path, json.dumps(self._entries, indent=1) + "\n")
-
-    def print(self, run_dir: Path) -> None:
-        """Print the table, and what to do next."""
-        table = Table(title="held-out success", title_justify="left")
-        table.add_column("after")
-        for heading in ("success", "95 % interval (Wilson)", "episodes"):
-            table.add_column(heading, justify="right")
-        for entry in self._entries:
-            interval = f"{entry['success_low']:.1%} to {entry['success_high']:.1%}"
-            table.add_row(entry["name"], f"{entry['success']:.1%}", interval, str(entry["episodes"]))
-        console = Console()
-        console.print()
-        console.print(table)
-        shown = _shortest(run_dir)
-        console.print(f"\nThe run lies in {shown}. Next:", highlight=False, markup=False)
-        for command in (
-            f"python -m lit_agentrl view {shown}",
-            f"python -m lit_agentrl export {shown} --out exported",
-            f"tensorboard --logdir {shown}",
-        ):
-            console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _shortest(path: Path) -> Path:
-    try:
-        return path.relative_to(Path.cwd())
-    except ValueError:
-        return path

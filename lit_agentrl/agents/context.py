@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_agentrl.policies.chat import ChatFormat
 from lit_agentrl.protocols import Engine, EnvHandle
 from lit_agentrl.seeding import derive_seed
-from lit_agentrl.types import Phase, Sampling, ToolSpec, Trajectory
+from lit_agentrl.types import Completion, GenerationRequest, Phase, Sampling, ToolSpec, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,3 +40,25 @@ class EpisodeContext:
             trajectory.attempt,
             turn,
         )
+
+    async def generate(self, trajectory: Trajectory, prompt_ids: tuple[int, ...], *, turn: int) -> Completion | None:
+        """Draw one completion of the trajectory's turn, no longer than the context has room for.
+
+        Returns:
+            The completion; its stop reason is `context` if the room ended it. `None` if there is no room at all.
+        """
+        room = self.max_context - len(prompt_ids)
+        if room < 1:
+            return None
+        sampling = dataclasses.replace(self.sampling, max_new_tokens=min(self.sampling.max_new_tokens, room))
+        completion = await self.engine.generate(
+            GenerationRequest(
+                identity=(trajectory.group, trajectory.sample, trajectory.attempt, turn),
+                prompt_ids=prompt_ids,
+                seed=self.generation_seed(trajectory, turn),
+                sampling=sampling,
+            )
+        )
+        if completion.stop_reason == "length" and room < self.sampling.max_new_tokens:
+            return dataclasses.replace(completion, stop_reason="context")
+        return completion

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 from lit_agentrl.agents.base import Agent
 from lit_agentrl.agents.context import EpisodeContext
-from lit_agentrl.types import Action, GenerationRequest, Message, Observation, StepResult, Trajectory, Turn
+from lit_agentrl.protocols import EpisodeFailedError
+from lit_agentrl.types import Action, Message, StepResult, ToolCall, ToolSpec, Trajectory, Turn
 
 
 class ToolAgent(Agent):
     """Answers, or writes tool calls and reads what they return, turn by turn.
 
-    A reply whose calls all go to the agent's own tools costs no environment step; any other reply is the action.
-    Unknown tools and wrong arguments come back to the model as text.
+    Calls of the agent's own tools cost no environment step. Calls of tools that the environment offers are the action,
+    and so is a reply without calls, or any reply where there are no tools. A reply may hold both: its own tools run
+    first, and the environment sees an action with its own calls only. Unknown tools, wrong arguments and calls that
+    cannot be read come back to the model as text. Results keep the order of the calls.
 
     Args:
         tools: Import paths of typed functions, for example `lit_agentrl.agents.tools.calculator.calculator`.
@@ -21,9 +25,7 @@ class ToolAgent(Agent):
         max_turns: Completions per episode. An episode that needs more is truncated.
     """
 
-    def __init__(
-        self, *, tools: list[str] | None = None, system_prompt: str | None = None, max_turns: int = 4
-    ) -> None:
+    def __init__(self, *, tools: list[str] | None = None, system_prompt: str | None = None, max_turns: int = 4) -> None:
         if max_turns < 1:
             raise ValueError(f"agent.init_args.max_turns is {max_turns}: it must be at least 1")
         self.tools = tuple(tools or ())
@@ -39,23 +41,15 @@ class ToolAgent(Agent):
         observation = await context.env.reset(trajectory.task)
         new_messages: tuple[Message, ...] = (*self.preface(), *observation.messages)
         history: list[Message] = list(new_messages)
-        tools = (*context.tools, *observation.tools)
-        prompt = context.chat.prompt(history, tools)
+        prompt = context.chat.prompt(history, (*context.tools, *observation.tools))
         new_ids, parent = prompt.ids, None
-        state_key = observation.state_key
 
         for index in range(self.max_turns):
-            if len(prompt.ids) >= context.max_context:
+            completion = await context.generate(trajectory, prompt.ids, turn=index)
+            if completion is None:
+                trajectory.closing_messages = new_messages
                 trajectory.status, trajectory.cause = "truncated", "context is full"
                 return
-            completion = await context.engine.generate(
-                GenerationRequest(
-                    identity=(trajectory.group, trajectory.sample, trajectory.attempt, index),
-                    prompt_ids=prompt.ids,
-                    seed=context.generation_seed(trajectory, index),
-                    sampling=context.sampling,
-                )
-            )
             reply = context.chat.parse(context.chat.decode(completion.token_ids))
             turn = Turn(
                 parent=parent,
@@ -63,63 +57,99 @@ class ToolAgent(Agent):
                 completion=completion,
                 messages=new_messages,
                 reply=reply,
-                state_key=state_key,
+                state_key=observation.state_key,
             )
             trajectory.turns.append(turn)
             if completion.stop_reason != "eos":
                 trajectory.status, trajectory.cause = "truncated", f"completion stopped by {completion.stop_reason}"
                 return
 
-            outcome = await self._act(reply, trajectory, context)
-            if isinstance(outcome, StepResult):
-                _record(outcome, turn, trajectory)
-                if outcome.terminated or outcome.truncated:
-                    return
-                assert outcome.observation is not None
-                new_messages = outcome.observation.messages
-                tools = (*context.tools, *outcome.observation.tools)
-                state_key = outcome.observation.state_key
-            else:
-                new_messages = outcome
-            extension = context.chat.extend(prompt, completion.token_ids, history, reply, new_messages, tools)
-            history += [reply, *new_messages]
-            prompt, new_ids = extension.context, extension.new_ids
-            parent = index if extension.parent else None
+            answers, action = await self._run_own_tools(reply, trajectory, context, observation.tools)
+            result = None
+            if action is not None:
+                trajectory.env_steps += 1
+                result = await context.env.step(action)
+                _record(result, turn, trajectory)
+                if result.observation is not None:
+                    observation = result.observation
+            new_messages = _in_call_order(reply, answers, result)
+            if result is not None and (result.terminated or result.truncated):
+                trajectory.closing_messages = new_messages
+                return
+            if index + 1 < self.max_turns:
+                tools = (*context.tools, *observation.tools)
+                extension = context.chat.extend(prompt, completion.token_ids, history, reply, new_messages, tools)
+                history += [reply, *new_messages]
+                prompt, new_ids = extension.context, extension.new_ids
+                parent = index if extension.parent else None
+        trajectory.closing_messages = new_messages
         trajectory.status, trajectory.cause = "truncated", f"no end after {self.max_turns} turns"
 
-    async def _act(
-        self, reply: Message, trajectory: Trajectory, context: EpisodeContext
-    ) -> StepResult | tuple[Message, ...]:
-        """Carry out a reply: the agent's own tools, or a step of the environment."""
+    async def _run_own_tools(
+        self, reply: Message, trajectory: Trajectory, context: EpisodeContext, env_tools: Sequence[ToolSpec]
+    ) -> tuple[dict[str, Message], Action | None]:
+        """Answer the calls that are not the environment's.
+
+        Returns:
+            The answers by call id, and the action that is left for the environment, if any.
+        """
+        if not (context.tools or env_tools):
+            return {}, Action(message=reply)
         own = {tool.name for tool in context.tools}
-        calls = reply.tool_calls
-        trajectory.tool_calls += len(calls)
-        unreadable = [call for call in calls if call.error is not None]
-        trajectory.tool_errors += len(unreadable)
-        if not calls or not (unreadable or all(call.name in own for call in calls)):
-            trajectory.env_steps += 1
-            return await context.env.step(Action(message=reply))
-        answers = []
-        for call in calls:
+        for_env = {tool.name for tool in env_tools} - own
+        trajectory.tool_calls += len(reply.tool_calls)
+        answers: dict[str, Message] = {}
+        env_calls: list[ToolCall] = []
+        for call in reply.tool_calls:
+            if call.error is None and call.name in for_env:
+                env_calls.append(call)
+                continue
             if call.error is not None:
-                text = f"Error: {call.error}"
-            else:
+                text, is_error = f"Error: {call.error}", True
+            elif call.name in own or not for_env:
                 output = await context.env.call_tool(call.name, call.arguments)
-                text = output.text
-                trajectory.tool_errors += output.error
-            answers.append(Message.of("tool", text, tool_call_id=call.id))
-        return tuple(answers)
+                text, is_error = output.text, output.error
+            else:
+                known = ", ".join(sorted(own | for_env))
+                text, is_error = f"Error: there is no tool {call.name!r}; there are: {known}", True
+            trajectory.tool_errors += is_error
+            answers[call.id] = Message.of("tool", text, tool_call_id=call.id)
+        if not answers:
+            return {}, Action(message=reply)
+        if not env_calls:
+            return answers, None
+        return answers, Action(message=dataclasses.replace(reply, tool_calls=tuple(env_calls)))
 
 
 def _record(result: StepResult, turn: Turn, trajectory: Trajectory) -> None:
+    """Take a step's reward and end into the trajectory.
+
+    Raises:
+        EpisodeFailedError: The environment goes on without an observation.
+    """
+    ended = result.terminated or result.truncated
+    if result.observation is None and not ended:
+        raise EpisodeFailedError("step: the environment gave no observation, though the episode is not over")
     turn.reward = result.reward
     turn.reward_parts = dict(result.reward_parts)
     trajectory.reward += result.reward
     for name, part in result.reward_parts.items():
         trajectory.reward_parts[name] = trajectory.reward_parts.get(name, 0.0) + part
-    if result.terminated or result.truncated:
+    if ended:
         trajectory.success = bool(result.success)
         trajectory.status = "completed" if result.terminated else "truncated"
         trajectory.cause = "" if result.terminated else "ended by the environment's limit"
-        observation: Observation | None = result.observation
-        trajectory.closing_messages = observation.messages if observation else ()
+
+
+def _in_call_order(reply: Message, answers: Mapping[str, Message], result: StepResult | None) -> tuple[Message, ...]:
+    """Return what the model reads next: results in the order of the calls, then what else the environment said."""
+    said = list(result.observation.messages) if result is not None and result.observation is not None else []
+    if not answers:
+        return tuple(said)
+    ordered: list[Message] = []
+    for call in reply.tool_calls:
+        if call.id in answers:
+            ordered.append(answers[call.id])
+        else:
+            ordered += [message for message in said if message.tool_call_id == call.id]
+    return (*ordered, *(message for message in said if message not in ordered))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import lightning as L
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import MeanMetric
 
 from lit_agentrl.algorithms.optimizer import OptimizerConfig
@@ -17,11 +20,14 @@ from lit_agentrl.functional import AggregationCounts, AggregationMode, aggregati
 from lit_agentrl.metrics import AvgAtK, EpisodeLength, PassAtK, RewardParts, SuccessRate
 from lit_agentrl.policies.base import Policy
 from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
+from lit_agentrl.rollouts.packing import pack, packed_pieces
 from lit_agentrl.rollouts.rollout import Rollout
+from lit_agentrl.rollouts.segments import batch_from_demonstrations
 from lit_agentrl.seeding import derive_seed, permutation, resolve_run_seed
 from lit_agentrl.types import Trajectory
 
-_NO_OPTIMIZER = OptimizerConfig()
+_Value = TypeVar("_Value")
+_DEFAULT_OPTIMIZER = OptimizerConfig()
 
 
 class Algorithm(L.LightningModule, ABC):
@@ -34,6 +40,8 @@ class Algorithm(L.LightningModule, ABC):
         policy: The policy that is trained.
         optimizer: AdamW and schedule.
         micro_batch_tokens: Padded tokens per forward pass; bounds memory, changes nothing else.
+        share_prefixes: Whether a prompt that several episodes share is computed once, behind an attention mask. Switch
+            it off for models that read no such mask (sliding windows, recurrent layers).
         seed: Run seed; default: what `seed_everything` was set to.
     """
 
@@ -41,8 +49,9 @@ class Algorithm(L.LightningModule, ABC):
         self,
         policy: Policy,
         *,
-        optimizer: OptimizerConfig = _NO_OPTIMIZER,
+        optimizer: OptimizerConfig = _DEFAULT_OPTIMIZER,
         micro_batch_tokens: int = 4096,
+        share_prefixes: bool = True,
         seed: int | None = None,
     ) -> None:
         super().__init__()
@@ -52,6 +61,7 @@ class Algorithm(L.LightningModule, ABC):
         self.policy = policy
         self.optimizer_config = optimizer
         self.micro_batch_tokens = micro_batch_tokens
+        self.share_prefixes = share_prefixes
         self.run_seed = resolve_run_seed(seed)
         self.episode_metrics = nn.ModuleDict()
 
@@ -70,10 +80,15 @@ class Algorithm(L.LightningModule, ABC):
     def configure_optimizers(self) -> Any:
         """Return AdamW with its schedule, stepped after each optimizer step."""
         optimizer = self.optimizer_config.make_optimizer(self.parameters())
-        total = 0
+        total = 0.0
         if self.optimizer_config.schedule != "constant":
-            total = int(self.trainer.estimated_stepping_batches)
-        return [optimizer], [self.optimizer_config.make_scheduler(optimizer, total_steps=total)]
+            total = self.trainer.estimated_stepping_batches
+            if not math.isfinite(total):
+                raise ValueError(
+                    f"model.init_args.optimizer.schedule is {self.optimizer_config.schedule}, which has to know the "
+                    "end of the run: set trainer.max_epochs or trainer.max_steps, or choose constant"
+                )
+        return [optimizer], [self.optimizer_config.make_scheduler(optimizer, total_steps=int(total))]
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Leave batches where they are: only micro-batches go to the device."""
@@ -86,56 +101,93 @@ class Algorithm(L.LightningModule, ABC):
     # Training -------------------------------------------------------------------------------------------------------
 
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
-        """Take one optimizer step; none if no token of any rank has a weight."""
+        """Take one optimizer step; none if no token of any rank has a weight.
+
+        Raises:
+            FloatingPointError: The loss or the gradient is not finite. The weights are those of the step before.
+        """
         for name, value in batch.metrics.items():
             self.log(name, value, rank_zero_only=True)
         if float(self.sum_over_ranks(batch.weight.abs().sum())) == 0:
             self.log("train/skipped_steps", 1.0)
             return
         torch.manual_seed(derive_seed(self.run_seed, "dropout", self.global_step, self.global_rank))
-        optimizer = self.optimizers()
+        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        assert isinstance(optimizer, LightningOptimizer)
+        assert isinstance(scheduler, LRScheduler)
         totals: dict[str, Tensor] = {}
-        trained_total = 0
-        pieces = self._padded_to_all_ranks(list(batch.micro_batches(self.micro_batch_tokens)), batch)
+        pieces = self._padded_to_all_ranks(self.pieces(batch, batch.weight != 0))
         for number, piece in enumerate(pieces):
             with nullcontext() if number == len(pieces) - 1 else self._no_gradient_sync():
                 loss, terms = self.loss(piece.to(self.device))
-                if not bool(torch.isfinite(loss)):
-                    raise FloatingPointError(
-                        f"the loss of optimizer step {self.global_step} is {float(loss)}; lower "
-                        "model.init_args.optimizer.lr, and resume from the last checkpoint"
-                    )
                 self.manual_backward(loss)
             trained = int((piece.weight != 0).sum())
-            trained_total += trained
-            for name, term in terms.items():
-                totals[name] = totals.get(name, 0) + term.detach() * trained
-            totals["loss"] = totals.get("loss", 0) + loss.detach()
+            # A mean over no token is NaN.
+            sums = {
+                name: term.detach() * trained if trained else torch.zeros_like(term) for name, term in terms.items()
+            }
+            sums |= {"loss": loss.detach(), "tokens": torch.tensor(float(trained), device=self.device)}
+            totals = {name: totals.get(name, 0) + value for name, value in sums.items()}
+        means = self._means_over_ranks(totals)
+        self._check_finite("loss", means["loss"])
         norm = self._clip()
+        lr = optimizer.param_groups[0]["lr"]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        self.lr_schedulers().step()
-        logged = {f"train/{name}": value if name == "loss" else value / max(trained_total, 1) for name, value in totals.items()}
-        logged |= {"train/grad_norm": norm, "train/lr": optimizer.param_groups[0]["lr"]}
-        self.log_dict(logged, prog_bar=False)
+        scheduler.step()
+        self.log_dict(
+            {f"train/{name}": value for name, value in means.items()} | {"train/grad_norm": norm, "train/lr": lr}
+        )
+
+    def _means_over_ranks(self, totals: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the loss of the global batch, and means of the other terms over all its trained tokens."""
+        names = sorted(totals)
+        summed = self.sum_over_ranks(torch.stack([totals[name].float() for name in names]))
+        sums = dict(zip(names, summed, strict=True))
+        tokens, loss = sums.pop("tokens"), sums.pop("loss")
+        return {name: value / tokens for name, value in sums.items()} | {"loss": loss / self.gradient_ranks}
 
     def _clip(self) -> Tensor:
+        """Scale the gradient down to the configured norm; return the norm before."""
         limit = self.optimizer_config.max_grad_norm
         trained = [p for p in self.parameters() if p.grad is not None]
         norm = torch.nn.utils.clip_grad_norm_(trained, limit if limit > 0 else float("inf"))
-        if not bool(torch.isfinite(norm)):
-            raise FloatingPointError(
-                f"the gradient of optimizer step {self.global_step} is not finite; lower model.init_args.optimizer.lr, "
-                "and resume from the last checkpoint"
-            )
+        self._check_finite("gradient norm", norm)
         return norm
+
+    def _check_finite(self, what: str, value: Tensor) -> None:
+        # On sums over all ranks only, so that all ranks stop together.
+        if not bool(torch.isfinite(value)):
+            raise FloatingPointError(
+                f"the {what} of optimizer step {self.global_step} is {float(value)}; lower "
+                "model.init_args.optimizer.lr, and resume from the last checkpoint"
+            )
+
+    def pieces(self, batch: RolloutBatch, wanted: Tensor) -> list[RolloutBatch]:
+        """Cut a batch into micro-batches; `wanted` [N] says which tokens' log-probs are needed."""
+        if self.share_prefixes:
+            return list(packed_pieces(batch, self.micro_batch_tokens, wanted=wanted))
+        return list(batch.micro_batches(self.micro_batch_tokens, wanted=wanted))
 
     def policy_logprobs(self, batch: RolloutBatch, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return (index [M], log-probs [M], entropies [M]) of the wanted tokens; index points into the flat batch."""
         assert self.policy.chat is not None
-        view = batch.padded(wanted, pad_id=self.policy.chat.pad_id)
+        pad_id, temperature = self.policy.chat.pad_id, batch.temperature
+        if self.share_prefixes:
+            tree = pack(batch, wanted, pad_id=pad_id)
+            logprobs, entropies = self.policy.token_logprobs(
+                tree.input_ids,
+                tree.visible,
+                tree.position_ids,
+                tree.rows,
+                tree.columns,
+                temperature=temperature,
+                sources=tree.sources,
+            )
+            return tree.token_index, logprobs, entropies
+        view = batch.padded(wanted, pad_id=pad_id)
         logprobs, entropies = self.policy.token_logprobs(
-            view.input_ids, view.attention_mask, view.position_ids, view.rows, view.columns, temperature=batch.temperature
+            view.input_ids, view.attention_mask, view.position_ids, view.rows, view.columns, temperature=temperature
         )
         return view.token_index, logprobs, entropies
 
@@ -152,21 +204,23 @@ class Algorithm(L.LightningModule, ABC):
         """Ranks over which the strategy averages gradients; weights are multiplied back by it."""
         return 1 if self._trainer is None else int(self.trainer.world_size)
 
-    @contextmanager
-    def _no_gradient_sync(self) -> Iterator[None]:
-        model = self.trainer.strategy.model
-        with model.no_sync() if hasattr(model, "no_sync") else nullcontext():
-            yield
+    def gather_objects(self, value: _Value) -> list[_Value]:
+        """Return what all ranks handed in, in order of the ranks: small plain values, not tensors."""
+        if self._trainer is None or self.trainer.world_size == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.trainer.world_size
+        torch.distributed.all_gather_object(gathered, value)
+        return gathered
 
-    def _padded_to_all_ranks(self, pieces: list[RolloutBatch], batch: RolloutBatch) -> list[RolloutBatch]:
+    def _no_gradient_sync(self) -> AbstractContextManager[None]:
+        model: Any = self.trainer.strategy.model
+        return model.no_sync() if hasattr(model, "no_sync") else nullcontext()
+
+    def _padded_to_all_ranks(self, pieces: list[RolloutBatch]) -> list[RolloutBatch]:
         """Give every rank the same number of micro-batches: collectives in forward or backward must pair up."""
-        if self.trainer.world_size == 1:
-            return pieces
-        counts = self.all_gather(torch.tensor(len(pieces), device=self.device))
-        missing = int(counts.max()) - len(pieces)
-        filler = batch.select(batch.leaves()[:1])
-        filler.weight = torch.zeros_like(filler.weight)
-        return [filler] * missing + pieces
+        most = max(self.gather_objects(len(pieces)))
+        # Two tokens of no weight are enough for a forward and a backward pass.
+        return [batch_from_demonstrations([((0, 0), (0, 0))]) for _ in range(most - len(pieces))] + pieces
 
     def fold_weights(self, batch: RolloutBatch, *, mode: AggregationMode, constant: float | None = None) -> None:
         """Write the weights of one optimizer step's batch: normalisers over all ranks, masked tokens 0.
@@ -297,18 +351,20 @@ class OnPolicyAlgorithm(Algorithm):
     def batches(self, rollout: Rollout, batch: RolloutBatch) -> list[RolloutBatch]:
         """Give credit and cut the rollout into exactly `batches_per_rollout` batches, weights folded in.
 
-        The rollout keeps the whole batch, with the weights that its tokens had in the first inner epoch.
+        Minibatches are drawn from the groups of all ranks, of which a rank may then have none. The rollout keeps the
+        whole batch, with the weights that its tokens had in the first inner epoch.
         """
         self.credit(rollout, batch)
         rollout.batch = batch
         if self.batches_per_rollout > 1:
             batch.old_logprobs = self._trainer_logprobs(batch)
-        group_of = [number for number, group in enumerate(rollout.groups) for _ in group.trajectories]
+        groups = sorted(group for ids in self.gather_objects([g.group for g in rollout.groups]) for group in ids)
+        group_of = [group.group for group in rollout.groups for _ in group.trajectories]
         parts = []
         for epoch in range(self.num_inner_epochs):
-            order = permutation(derive_seed(self.run_seed, "minibatches", rollout.index, epoch), len(rollout.groups))
+            order = permutation(derive_seed(self.run_seed, "minibatches", rollout.index, epoch), len(groups))
             for part in range(self.num_minibatches):
-                chosen = set(order[part :: self.num_minibatches].tolist())
+                chosen = {groups[place] for place in order[part :: self.num_minibatches]}
                 minibatch = batch.select_trajectories([t for t, group in enumerate(group_of) if group in chosen])
                 self.finish_weights(minibatch)
                 parts.append(minibatch)
@@ -318,12 +374,15 @@ class OnPolicyAlgorithm(Algorithm):
 
     @torch.no_grad()
     def _trainer_logprobs(self, batch: RolloutBatch) -> Tensor:
-        """Return the trainer's own log-probs of all tokens that may be trained, [N]; elsewhere the sampler's."""
+        """Return the trainer's own log-probs of all tokens that may be trained, [N] float32; elsewhere the sampler's.
+
+        The batch must be that of a whole rollout.
+        """
         was_training = self.policy.training
         self.policy.eval()
         old = batch.behavior_logprobs.clone()
         with self.trainer.precision_plugin.forward_context():
-            for piece in batch.micro_batches(self.micro_batch_tokens, wanted=batch.reason == TokenReason.TRAINED):
+            for piece in self.pieces(batch, batch.reason == TokenReason.TRAINED):
                 on_device = piece.to(self.device)
                 index, logprobs, _ = self.policy_logprobs(on_device, on_device.reason == TokenReason.TRAINED)
                 old[piece.origin[index.cpu()]] = logprobs.float().cpu()

@@ -57,6 +57,10 @@ class GRPO(OnPolicyAlgorithm):
         for key, value in (("clip_low", clip_low), ("clip_high", clip_high)):
             if value < 0:
                 raise ValueError(f"model.init_args.{key} is {value}: it must be 0 or more")
+        if dual_clip is not None and dual_clip <= 1:
+            raise ValueError(f"model.init_args.dual_clip is {dual_clip}: it must be greater than 1, or null")
+        if aggregation_constant is not None and aggregation_constant <= 0:
+            raise ValueError(f"model.init_args.aggregation_constant is {aggregation_constant}: it must be above 0")
         if (aggregation == "constant") != (aggregation_constant is not None):
             raise ValueError(
                 "model.init_args.aggregation_constant belongs to model.init_args.aggregation: constant; set both or "
@@ -82,9 +86,10 @@ class GRPO(OnPolicyAlgorithm):
         """Give every sampled token the group-relative advantage of its episode."""
         trajectories = rollout.trajectories
         rewards = torch.tensor([t.reward for t in trajectories], dtype=torch.float32)
-        groups = torch.tensor([t.group for t in trajectories])
-        failed = torch.tensor([t.status == "failed" for t in trajectories])
-        masked = torch.tensor([self.mask_truncated and t.status == "truncated" for t in trajectories])
+        groups = torch.tensor([t.group for t in trajectories], dtype=torch.int64)
+        failed = torch.tensor([t.status == "failed" for t in trajectories], dtype=torch.bool)
+        truncated = torch.tensor([t.status == "truncated" for t in trajectories], dtype=torch.bool)
+        masked = truncated & self.mask_truncated
         advantages = self.advantages(rewards, groups, ~(failed | masked))
 
         of_token = batch.trajectory[batch.segment].clamp_min(0)
@@ -98,8 +103,11 @@ class GRPO(OnPolicyAlgorithm):
             batch.reason[sampled & trajectory_mask[of_token]] = reason
 
     def advantages(self, rewards: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
-        """Return the advantage of every episode, [N]; 0 where not valid."""
-        return F.group_advantages(rewards, groups, scale=self.advantage_scale, valid=valid)
+        """Return the advantage of every episode of this rank, [N]; 0 where not valid."""
+        whole = None
+        if self.advantage_scale == "batch":
+            whole = sum(self.gather_objects(F.moments(rewards, valid)), F.Moments())
+        return F.group_advantages(rewards, groups, scale=self.advantage_scale, valid=valid, batch_moments=whole)
 
     def finish_weights(self, batch: RolloutBatch) -> None:
         """Fold the aggregation's normaliser into the weights."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+
+Schedule: TypeAlias = Literal["constant", "linear", "cosine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,8 @@ class OptimizerConfig:
         betas: Decay rates of the moments.
         eps: Added to the root of the second moment.
         warmup_steps: Optimizer steps over which the rate rises linearly from 0.
-        schedule: What follows: `constant`, or `linear` or `cosine` down to `final_lr_fraction` at the last step.
+        schedule: What follows: `constant`, or `linear` or `cosine` down to `final_lr_fraction` at the end of the run;
+            the last step is still above it.
         final_lr_fraction: Share of `lr` that is left at the end.
         max_grad_norm: Gradients are scaled down to this norm; 0 switches clipping off.
     """
@@ -32,15 +35,25 @@ class OptimizerConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     warmup_steps: int = 0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Schedule = "constant"
     final_lr_fraction: float = 0.0
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ValueError(f"model.init_args.optimizer.lr is {self.lr}: it must be above 0")
-        if self.warmup_steps < 0:
-            raise ValueError(f"model.init_args.optimizer.warmup_steps is {self.warmup_steps}: it must be 0 or more")
+        for key in ("weight_decay", "warmup_steps", "max_grad_norm"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"model.init_args.optimizer.{key} is {getattr(self, key)}: it must be 0 or more")
+        if not self.eps > 0:
+            raise ValueError(f"model.init_args.optimizer.eps is {self.eps}: it must be above 0")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"model.init_args.optimizer.betas is {self.betas}: both must lie in [0, 1)")
+        if self.schedule not in get_args(Schedule):
+            raise ValueError(
+                f"model.init_args.optimizer.schedule is {self.schedule!r}: it must be one of "
+                f"{', '.join(get_args(Schedule))}"
+            )
         if not 0 <= self.final_lr_fraction <= 1:
             raise ValueError(
                 f"model.init_args.optimizer.final_lr_fraction is {self.final_lr_fraction}: it must lie in [0, 1]"

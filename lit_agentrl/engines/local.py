@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +13,12 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.engines.batching import LockstepBatcher
+from lit_agentrl.engines.kv_rows import KeptRow, assemble, can_keep, take_row
 from lit_agentrl.policies.base import DTYPES, Policy
 from lit_agentrl.seeding import uniforms
 from lit_agentrl.types import Completion, EngineStats, GenerationRequest, StopReason
+
+_COMPACT_AT = 0.75
 
 
 class LocalEngine:
@@ -28,13 +32,21 @@ class LocalEngine:
         dtype: Precision of the weights that generate. `auto` takes the policy's own; another one keeps a copy that is
             refreshed at each `sync`.
         max_batch_size: Sequences generated at a time; bounds memory.
+        cache_mb: Memory for the keys and values of episodes between their turns, so that a turn reads only what is
+            new; 0 reads every context again. Rows beyond the budget are read again.
     """
 
-    def __init__(self, *, dtype: Literal["auto", "fp32", "bf16"] = "auto", max_batch_size: int = 64) -> None:
+    def __init__(
+        self, *, dtype: Literal["auto", "fp32", "bf16"] = "auto", max_batch_size: int = 64, cache_mb: int = 2048
+    ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"data.init_args.engine.max_batch_size is {max_batch_size}: it must be at least 1")
         self.dtype = dtype
+        if cache_mb < 0:
+            raise ValueError(f"data.init_args.engine.cache_mb is {cache_mb}: it must be 0 (off) or more")
         self.max_batch_size = max_batch_size
+        self.cache_mb = cache_mb
+        self._kept: dict[tuple[int, ...], KeptRow] = {}
         self.stats = EngineStats()
         self._policy: Policy | None = None
         self._copy: Any = None
@@ -50,6 +62,7 @@ class LocalEngine:
         """Take over the policy's current weights, under this version number."""
         policy = self._bound()
         self._version = version
+        self._kept.clear()  # computed with older weights
         model = policy.causal_lm
         dtype = model.dtype if self.dtype == "auto" else DTYPES[self.dtype]
         if dtype == model.dtype and policy.model is model:
@@ -81,6 +94,7 @@ class LocalEngine:
     def reset(self) -> None:
         """Forget requests that were never answered: a rollout begins, on an event loop of its own."""
         self._batcher = LockstepBatcher(self.generate_batch)
+        self._kept.clear()
         self.stats = EngineStats()
 
     @torch.no_grad()
@@ -90,6 +104,8 @@ class LocalEngine:
         model = self._copy if self._copy is not None else policy.causal_lm
         was_training, started = model.training, time.perf_counter()
         model.eval()
+        # Whoever lives is waiting; a row that nobody asks for belongs to an episode that is over.
+        self._kept = {key: row for r in requests if (row := self._kept.get(key := r.identity[:3])) is not None}
         try:
             completions: list[Completion] = []
             for start in range(0, len(requests), self.max_batch_size):
@@ -100,9 +116,6 @@ class LocalEngine:
             self.stats.seconds += time.perf_counter() - started
 
     def _generate(self, model: Any, policy: Policy, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        assert policy.chat is not None
-        device = model.device
-        eos_ids = torch.tensor(sorted(policy.chat.eos_ids), device=device)
         limits = []
         for request in requests:
             room = policy.max_context - len(request.prompt_ids)
@@ -111,54 +124,157 @@ class LocalEngine:
                     f"a prompt of {len(request.prompt_ids)} tokens leaves no room in a context of {policy.max_context}"
                 )
             limits.append(min(request.sampling.max_new_tokens, room))
+        self.stats.prompt_tokens += sum(len(request.prompt_ids) for request in requests)
+        kept = [self._kept.pop(request.identity[:3], None) for request in requests]
+        continues = [
+            row is not None and row.continues_to(request.prompt_ids)
+            for row, request in zip(kept, requests, strict=True)
+        ]
+        completions: dict[int, Completion] = {}
+        for part in (False, True):
+            chosen = [number for number, flag in enumerate(continues) if flag is part]
+            if not chosen:
+                continue
+            mine = [requests[number] for number in chosen]
+            rows = [row for number in chosen if (row := kept[number]) is not None] if part else []
+            decoding = self._continue(model, policy, mine, rows) if part else self._prefill(model, policy, mine)
+            drawn = self._decode(model, policy, mine, [limits[number] for number in chosen], decoding)
+            completions.update(zip(chosen, drawn, strict=True))
+        return [completions[number] for number in range(len(requests))]
+
+    def _prefill(self, model: Any, policy: Policy, requests: Sequence[GenerationRequest]) -> _Decoding:
+        """Read the prompts, equal ones once."""
+        assert policy.chat is not None
         unique = {prompt: index for index, prompt in enumerate(dict.fromkeys(r.prompt_ids for r in requests))}
-        width = max(map(len, unique))
-        prompts = torch.full((len(unique), width), policy.chat.pad_id, dtype=torch.int64)
-        mask = torch.zeros((len(unique), width + max(limits)), dtype=torch.int64)
-        for prompt, index in unique.items():
-            prompts[index, width - len(prompt) :] = torch.tensor(prompt)
-            mask[index, width - len(prompt) : width] = 1
-        mask[:, width:] = 1
-        prompts, mask = prompts.to(device), mask.to(device)
-        self.stats.prompt_tokens += sum(len(r.prompt_ids) for r in requests)
+        prompts, mask = _left_padded(list(unique), policy.chat.pad_id, model.device)
         self.stats.prefilled_tokens += sum(map(len, unique))
-
-        positions = (mask[:, :width].cumsum(-1) - 1).clamp_min(0)
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
         output = model(
-            input_ids=prompts, attention_mask=mask[:, :width], position_ids=positions, use_cache=True, logits_to_keep=1
+            input_ids=prompts, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
         )
-        cache = output.cache
-        member_of = torch.tensor([unique[r.prompt_ids] for r in requests], device=device)
-        logits = output.logits[member_of, -1]
+        member_of = torch.tensor([unique[r.prompt_ids] for r in requests], device=model.device)
         if len(unique) != len(requests):
-            cache.batch_select_indices(member_of)
-        mask = mask[member_of]
-        next_position = positions[member_of, -1:] + 1
+            output.cache.batch_select_indices(member_of)
+        return _Decoding(
+            cache=output.cache,
+            logits=output.logits[member_of, -1],
+            mask=mask[member_of],
+            position=positions[member_of, -1:] + 1,
+        )
 
-        sampler = _Sampler(requests, limits, device)
-        rows = torch.arange(len(requests), device=device)  # request of each row still running
+    def _continue(
+        self, model: Any, policy: Policy, requests: Sequence[GenerationRequest], rows: list[KeptRow]
+    ) -> _Decoding:
+        """Read what is new since the episodes' last turns."""
+        assert policy.chat is not None
+        new = [request.prompt_ids[len(row.ids) :] for request, row in zip(requests, rows, strict=True)]
+        cache, read = assemble(rows)
+        rows.clear()
+        ids, mask = _left_padded(new, policy.chat.pad_id, model.device)
+        self.stats.prefilled_tokens += sum(map(len, new))
+        whole = torch.cat([read, mask], dim=-1)
+        positions = (whole.cumsum(-1) - 1)[:, read.shape[1] :].clamp_min(0)
+        output = model(
+            input_ids=ids, attention_mask=whole, position_ids=positions, cache=cache, use_cache=True, logits_to_keep=1
+        )
+        return _Decoding(cache=cache, logits=output.logits[:, -1], mask=whole, position=positions[:, -1:] + 1)
+
+    def _decode(
+        self,
+        model: Any,
+        policy: Policy,
+        requests: Sequence[GenerationRequest],
+        limits: Sequence[int],
+        state: _Decoding,
+    ) -> list[Completion]:
+        """Draw token after token until every row has ended. Rows that have ended leave the batch a few at a time."""
+        assert policy.chat is not None
+        eos_ids = torch.tensor(sorted(policy.chat.eos_ids), device=model.device)
+        sampler = _Sampler(requests, limits, model.device)
+        keeps = self.cache_mb > 0 and can_keep(state.cache)
+        rows = torch.arange(len(requests), device=model.device)  # request of each row in the batch
+        alive = torch.ones_like(rows, dtype=torch.bool)
+        tokens = torch.zeros_like(rows)
         for step in range(max(limits)):
-            tokens = sampler.draw(logits, rows, step)
+            running = alive.nonzero().squeeze(-1)
+            drawn = sampler.draw(state.logits[running], rows[running], step)
+            tokens[running] = drawn
             self.stats.decode_steps += 1
-            alive = ~torch.isin(tokens, eos_ids) & (sampler.limits[rows] > step + 1)
+            alive[running] = ~torch.isin(drawn, eos_ids) & (sampler.limits[rows[running]] > step + 1)
             if not alive.any():
                 break
-            if not alive.all():
-                kept = alive.nonzero().squeeze(-1)
-                cache.batch_select_indices(kept)
-                rows, tokens, mask, next_position = rows[kept], tokens[kept], mask[kept], next_position[kept]
+            # Each compaction copies the cache, so it waits until it pays.
+            if int(alive.sum()) <= _COMPACT_AT * alive.numel():
+                if keeps:
+                    self._keep(state, rows, ~alive, requests, sampler)
+                stay = alive.nonzero().squeeze(-1)
+                state.select(stay)
+                rows, tokens, alive = rows[stay], tokens[stay], alive[stay]
+            state.mask = torch.cat([state.mask, alive[:, None].long()], dim=-1)
             output = model(
                 input_ids=tokens[:, None],
-                attention_mask=mask[:, : width + step + 1],
-                position_ids=next_position,
-                cache=cache,
+                attention_mask=state.mask,
+                position_ids=state.position,
+                cache=state.cache,
                 use_cache=True,
             )
-            logits = output.logits[:, -1]
-            next_position = next_position + 1
+            state.logits = output.logits[:, -1]
+            state.position = state.position + 1
+        if keeps:
+            self._keep(state, rows, torch.ones_like(alive), requests, sampler)
         completions = sampler.completions(policy.chat.eos_ids, self._version)
-        self.stats.generated_tokens += sum(len(c.token_ids) for c in completions)
+        self.stats.generated_tokens += sum(len(completion.token_ids) for completion in completions)
         return completions
+
+    def _keep(
+        self,
+        state: _Decoding,
+        rows: Tensor,
+        leaving: Tensor,
+        requests: Sequence[GenerationRequest],
+        sampler: _Sampler,
+    ) -> None:
+        """Keep the rows that leave the batch for the next turn of their episodes, as far as the budget goes."""
+        held = sum(row.num_bytes for row in self._kept.values())
+        filled = state.cache.get_seq_length()
+        for place in leaving.nonzero().squeeze(-1).tolist():
+            request = requests[int(rows[place])]
+            # The token drawn last has not been read yet.
+            ids = request.prompt_ids + sampler.drawn(int(rows[place]))[:-1]
+            row = take_row(state.cache, place, state.mask[place, :filled].bool(), ids)
+            held += row.num_bytes
+            if held > self.cache_mb * 2**20:
+                return
+            self._kept[request.identity[:3]] = row
+
+
+@dataclass(kw_only=True)
+class _Decoding:
+    """A batch in the middle of being decoded; R rows, C columns read so far."""
+
+    cache: Any
+    logits: Tensor
+    """[R, V]: of the next token."""
+    mask: Tensor
+    """[R, C] int64"""
+    position: Tensor
+    """[R, 1] int64: of the next token."""
+
+    def select(self, rows: Tensor) -> None:
+        """Drop all rows but these."""
+        self.cache.batch_select_indices(rows)
+        self.logits, self.mask, self.position = self.logits[rows], self.mask[rows], self.position[rows]
+
+
+def _left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return ids and mask, [rows, longest] int64 each."""
+    width = max(map(len, rows))
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        ids[number, width - len(row) :] = torch.tensor(row)
+        mask[number, width - len(row) :] = 1
+    return ids.to(device), mask.to(device)
 
 
 class _Sampler:
@@ -188,17 +304,28 @@ class _Sampler:
         """
         logprobs = torch.log_softmax(logits.float() / self._temperature[rows, None], dim=-1)
         cumulative = logprobs.exp().cumsum(-1)
-        # Scaled by the sum that was really reached, so that rounding never runs off the end.
-        threshold = (self._uniforms[rows, step] * cumulative[:, -1].double()).float().unsqueeze(-1)
+        # Scaled by the sum that was really reached, and kept below it: rounding must never run off the end, where an
+        # id of probability 0 may stand.
+        reached = cumulative[:, -1]
+        threshold = (self._uniforms[rows, step] * reached.double()).float()
+        threshold = torch.minimum(threshold, reached.nextafter(torch.zeros_like(reached))).unsqueeze(-1)
+        # NaN logits have no place in the order; they are reported below.
         tokens = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)
         tokens = torch.where(self._greedy[rows], logprobs.argmax(-1), tokens)
         chosen = logprobs.gather(-1, tokens[:, None]).squeeze(-1)
         if not bool(torch.isfinite(chosen).all()):
-            raise FloatingPointError("the policy's logits are not finite: its weights have diverged")
+            raise FloatingPointError(
+                "the policy's logits are not finite: its weights have diverged; lower model.init_args.optimizer.lr, "
+                "and resume from the last checkpoint"
+            )
         for row, token, logprob in zip(rows.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
             self._ids[row].append(token)
             self._logprobs[row].append(logprob)
         return tokens
+
+    def drawn(self, row: int) -> tuple[int, ...]:
+        """Return the ids drawn so far for a request."""
+        return tuple(self._ids[row])
 
     def completions(self, eos_ids: frozenset[int], version: int) -> list[Completion]:
         """Return what was drawn, in the order of the requests."""

@@ -35,24 +35,43 @@ class TinyArithmetic:
     the next reply has to repeat it. What is learned is then to ask first and to copy, which a tiny policy generalises
     to new questions; three-digit products, it cannot guess. In mode `direct`, the first reply is graded.
 
+    With `lookup_share` below 1 a warm start leaves something to find out. Only that share of the demonstrations looks
+    the question up; the others are as right, but answer at once, which teaches a small model nothing but to guess. The
+    warm-started policy knows both ways and cannot tell which one pays; reinforcement learning can.
+
     Args:
         mode: `call` (two turns) or `direct` (one turn).
         digits: Most digits of an operand, 1 to 9.
         operators: Those to draw from, out of `+`, `-`, `*`.
+        last_digit: Whether the answer is the last digit of the result only: one token to copy, and a guess is right
+            once in ten times.
+        lookup_share: In mode `call`, the share of tasks that are demonstrated by looking up, above 0 and at most 1.
     """
 
     traits = EnvTraits(deterministic=True, replay=True)
 
-    def __init__(self, *, mode: Literal["direct", "call"] = "call", digits: int = 1, operators: str = "+") -> None:
+    def __init__(
+        self,
+        *,
+        mode: Literal["direct", "call"] = "call",
+        digits: int = 1,
+        operators: str = "+",
+        last_digit: bool = False,
+        lookup_share: float = 1.0,
+    ) -> None:
         if mode not in ("direct", "call"):
             raise ValueError(f"env.init_args.mode must be 'direct' or 'call', got {mode!r}")
         if not 1 <= digits <= _MAX_DIGITS:
             raise ValueError(f"env.init_args.digits must be 1 to {_MAX_DIGITS}, got {digits}")
         if not operators or set(operators) - set(_OPERATORS):
             raise ValueError(f"env.init_args.operators must be some of {''.join(_OPERATORS)}, got {operators!r}")
+        if not 0 < lookup_share <= 1:
+            raise ValueError(f"env.init_args.lookup_share must be above 0 and at most 1, got {lookup_share}")
         self.mode = mode
         self.digits = digits
         self.operators = operators
+        self.last_digit = last_digit
+        self.lookup_share = lookup_share
         self._task: Task | None = None
         self._looked_up = False
 
@@ -67,7 +86,8 @@ class TinyArithmetic:
             rng = random.Random(derive_seed(seed, f"tiny_arithmetic/{split}", attempt))
             left, right = (rng.randrange(10**self.digits) for _ in range(2))
             sign = rng.choice(self.operators)
-            return {"question": f"{left}{sign}{right}=", "answer": str(_OPERATORS[sign](left, right))}
+            answer = str(_OPERATORS[sign](left, right))
+            return {"question": f"{left}{sign}{right}=", "answer": answer[-1] if self.last_digit else answer}
 
         data = draw_until(
             draw, lambda item: item["question"], split=split, max_draws=_MAX_DRAWS, key="env.init_args.digits"
@@ -114,15 +134,22 @@ class TinyArithmetic:
         self._task = None
 
     def demonstrate(self, task: Task, tools: Sequence[ToolSpec] = ()) -> Demonstration:
-        """Show the task solved: by the calculator if the agent has it, else by `?` in mode `call`, else directly."""
+        """Show the task solved: by the agent's calculator if its output is the answer, else by `?`, else directly.
+
+        A task is always shown the same way: its seed decides whether it is looked up.
+        """
         question, answer = task.data["question"], task.data["answer"]
         messages = [Message.of("user", question)]
-        if any(tool.name == "calculator" for tool in tools):
+        if not self.last_digit and any(tool.name == "calculator" for tool in tools):
             messages += calculator_turn(question.removesuffix("="), answer)
-        elif self.mode == "call":
+        elif self.mode == "call" and self._is_shown_looked_up(task):
             messages += [Message.of("assistant", "?"), Message.of("user", answer)]
         messages.append(Message.of("assistant", answer))
         return Demonstration(task=task, messages=tuple(messages), tools=tuple(tools))
+
+    def _is_shown_looked_up(self, task: Task) -> bool:
+        drawn = random.Random(derive_seed(task.seed, "tiny_arithmetic/demonstration")).random()
+        return drawn < self.lookup_share
 
 
 def calculator_turn(expression: str, output: str) -> tuple[Message, Message]:

@@ -66,7 +66,7 @@ class Policy(nn.Module, ABC):
     def token_logprobs(
         self,
         input_ids: Tensor,  # [B, T] int64
-        attention_mask: Tensor,  # [B, T] int64, 1 = real token
+        attention_mask: Tensor,  # [B, T] int64, 1 = real token; or [B, T, T] bool, what each token sees
         position_ids: Tensor,  # [B, T] int64
         rows: Tensor,  # [M] int64: row of each wanted token
         columns: Tensor,  # [M] int64: column of each wanted token, at least 1
@@ -74,6 +74,7 @@ class Policy(nn.Module, ABC):
         temperature: float = 1.0,
         chunk_size: int = 512,
         entropy_grad: bool = False,
+        sources: Tensor | None = None,  # [M] int64: column that predicts each wanted token
     ) -> tuple[Tensor, Tensor]:
         """Return log-probs and entropies (nats) of the wanted tokens, float32 [M] each.
 
@@ -81,21 +82,26 @@ class Policy(nn.Module, ABC):
 
         Args:
             input_ids: Padded on either side; ids under the mask do not matter.
-            attention_mask: 1 on real tokens.
+            attention_mask: 1 on real tokens of [B, T]; as bool [B, T, T], which tokens each token sees.
             position_ids: Of each token in its own sequence.
             rows: Row of each wanted token.
-            columns: Column of each wanted token; its distribution is that of the hidden state one column before.
+            columns: Column of each wanted token.
             temperature: Divides the logits. 0 (greedy sampling) counts as 1, as in `Sampling`.
             chunk_size: Tokens whose logits exist at the same time.
             entropy_grad: Whether gradients flow through the entropies (for an entropy bonus).
+            sources: Column whose hidden state predicts each wanted token; default: the one before it.
 
         Raises:
             ValueError: A column is below 1, or the temperature is negative.
         """
         if temperature < 0:
             raise ValueError(f"temperature must be 0 or more, not {temperature}")
-        if columns.numel() and int(columns.min()) < 1:
+        sources = columns - 1 if sources is None else sources
+        if sources.numel() and int(sources.min()) < 0:
             raise ValueError("columns must be 1 or more: the first token of a row has no distribution")
+        if attention_mask.ndim == 3:
+            seen = torch.zeros((), dtype=self.causal_lm.dtype, device=input_ids.device)
+            attention_mask = torch.where(attention_mask, seen, torch.finfo(seen.dtype).min)[:, None]
         targets = input_ids[rows, columns]
         inputs = {
             "input_ids": input_ids,
@@ -106,10 +112,10 @@ class Policy(nn.Module, ABC):
         temperature = temperature or 1.0
         causal_lm = self.causal_lm
         if not self._has_plain_head():
-            wanted, positions = torch.unique(columns - 1, return_inverse=True)
+            wanted, positions = torch.unique(sources, return_inverse=True)
             logits = causal_lm(**inputs, logits_to_keep=wanted).logits[rows, positions]
             return _logprobs_and_entropy(logits, targets, temperature, entropy_grad)
-        hidden = causal_lm.get_decoder()(**inputs).last_hidden_state[rows, columns - 1]
+        hidden = causal_lm.get_decoder()(**inputs).last_hidden_state[rows, sources]
         head = causal_lm.get_output_embeddings()
 
         def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class SegmentKind(IntEnum):
 
 @dataclass(kw_only=True)
 class RolloutBatch:
-    """Tokens of many trajectories and how they hang together. N tokens, S segments; segments are contiguous, in order."""
+    """Tokens of many trajectories and how they hang together. N tokens, S segments; segments are contiguous."""
 
     token_ids: Tensor
     """[N] int64"""
@@ -55,13 +55,13 @@ class RolloutBatch:
     segment: Tensor
     """[N] int64, non-decreasing."""
     weight: Tensor
-    """[N] float32: factor of the token's term in the loss, which is a plain sum; normalisers are folded in. 0 is masked."""
+    """[N] float32: factor of the token's term in the loss, which is a plain sum, normalisers folded in; 0: masked."""
     reason: Tensor
     """[N] int64: a `TokenReason`."""
     behavior_logprobs: Tensor
     """[N] float32: log-prob under the distribution that the token was drawn from; 0 where it was not drawn."""
     old_logprobs: Tensor | None
-    """[N] float32: the trainer's own log-prob at rollout time. `None`: equal to the current ones (one step a rollout)."""
+    """[N] float32: the trainer's own log-prob at rollout time. `None`: the current ones (one step a rollout)."""
     advantages: Tensor
     """[N] float32"""
     policy_version: Tensor
@@ -83,8 +83,9 @@ class RolloutBatch:
     """What is to be logged with this batch: the figures of the rollout, on its first batch."""
 
     def __post_init__(self) -> None:
-        lengths = torch.bincount(self.segment, minlength=self.num_segments)
-        self._ends = torch.cumsum(lengths, 0).tolist()
+        # As lists, because they are read one by one; on a GPU each such read of a tensor would wait for the device.
+        self._ends: list[int] = torch.bincount(self.segment, minlength=self.num_segments).cumsum(0).tolist()
+        self._parents: list[int] = self.parent_segment.tolist()
         if self.origin.numel() != self.num_tokens:
             self.origin = torch.arange(self.num_tokens, device=self.token_ids.device)
 
@@ -100,7 +101,7 @@ class RolloutBatch:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on a device."""
-        moved = {
+        moved: dict[str, Any] = {
             f.name: value.to(device)
             for f in dataclasses.fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
@@ -113,7 +114,7 @@ class RolloutBatch:
 
     def leaves(self) -> list[int]:
         """Return the segments that no other continues; each is the end of one row."""
-        parents = set(self.parent_segment.tolist())
+        parents = set(self._parents)
         return [index for index in range(self.num_segments) if index not in parents]
 
     def path(self, segment: int) -> list[int]:
@@ -121,7 +122,7 @@ class RolloutBatch:
         path = []
         while segment >= 0:
             path.append(segment)
-            segment = int(self.parent_segment[segment])
+            segment = self._parents[segment]
         return path[::-1]
 
     def row_length(self, leaf: int) -> int:
@@ -139,11 +140,11 @@ class RolloutBatch:
         renumbered = {old: new for new, old in enumerate(kept)}
         device = self.token_ids.device
         spans = [self.span(segment) for segment in kept]
-        tokens = torch.cat([torch.arange(s.start, s.stop, device=device) for s in spans] or [torch.arange(0)])
+        tokens = _ranges(spans).to(device)
         lengths = torch.tensor([s.stop - s.start for s in spans], dtype=torch.int64, device=device)
         index = torch.tensor(kept, dtype=torch.int64, device=device)
-        owned = torch.tensor([segment in asked for segment in kept], device=device)
-        parents = [renumbered.get(int(self.parent_segment[segment]), -1) for segment in kept]
+        owned = torch.tensor([segment in asked for segment in kept], dtype=torch.bool, device=device)
+        parents = [renumbered.get(self._parents[segment], -1) for segment in kept]
         segment = torch.repeat_interleave(torch.arange(len(kept), device=device), lengths)
         return dataclasses.replace(
             self,
@@ -209,7 +210,7 @@ class RolloutBatch:
             pad_id: Id that fills the gaps; any, it is masked.
         """
         device = self.token_ids.device
-        rows = [torch.cat([torch.arange(*self._range(s)) for s in self.path(leaf)]) for leaf in self.leaves()]
+        rows = [_ranges([self.span(segment) for segment in self.path(leaf)]) for leaf in self.leaves()]
         width = max((row.numel() for row in rows), default=0)
         flat_index = torch.full((len(rows), width), -1, dtype=torch.int64)
         for number, row in enumerate(rows):
@@ -231,9 +232,10 @@ class RolloutBatch:
             token_index=token_index[first],
         )
 
-    def _range(self, segment: int) -> tuple[int, int]:
-        span = self.span(segment)
-        return span.start, span.stop
+
+def _ranges(spans: Sequence[slice]) -> Tensor:
+    """Return the indices of some slices, one after the other, int64."""
+    return torch.cat([torch.arange(0), *(torch.arange(span.start, span.stop) for span in spans)])
 
 
 def _first_occurrence(values: Tensor) -> Tensor:

@@ -34,13 +34,14 @@ class RolloutCollector:
     """Collects rollouts. What it returns depends on identities and weights alone, not on the number of workers.
 
     Args:
-        pool: Environment workers; needs at least `max_concurrent_episodes` slots.
+        pool: Environment workers.
         engine: Draws the completions.
         agent: Runs the episodes.
         chat: Chat format of the policy.
         max_context: Tokens of an episode's longest context.
         run_seed: Seed of the run.
-        max_concurrent_episodes: Episodes that run at a time. Part of the experiment: it decides what shares a batch.
+        max_concurrent_episodes: Episodes that run at a time, if the pool has so many slots. Part of the experiment: it
+            decides what shares a batch.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class RolloutCollector:
 
         async def everything() -> None:
             await self._pool.start()
-            count = min(self._max_concurrent, len(groups) * group_size)
+            count = min(self._max_concurrent, self._pool.num_slots, len(groups) * group_size)
             try:
                 async with asyncio.TaskGroup() as lanes:
                     for _ in range(count):
@@ -138,7 +139,8 @@ class RolloutCollector:
             await self._agent.run(trajectory, context)
         except EpisodeFailedError as error:
             trajectory.status, trajectory.cause = "failed", str(error)
-            trajectory.reward, trajectory.success = 0.0, False
+            # Whatever was earned before says nothing about an episode whose end is unknown.
+            trajectory.reward, trajectory.reward_parts, trajectory.success = 0.0, {}, False
         finally:
             trajectory.outputs_cut = slot.outputs_cut
             trajectory.wall_s = time.perf_counter() - started

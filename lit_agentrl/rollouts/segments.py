@@ -87,8 +87,9 @@ class _Builder:
 def batch_from_groups(groups: Sequence[TrajectoryGroup], *, temperature: float = 1.0) -> RolloutBatch:
     """Turn task groups into one flat batch.
 
-    Trajectories are numbered in order over all groups. Members of a group whose first prompts are equal share one prompt
-    segment. A turn whose `parent` is `None` starts a new root. Sampled tokens get the reason `TRAINED`, weight 0.
+    Trajectories are numbered in order over all groups. Members of a group whose first prompts are equal share one
+    prompt segment. A turn whose `parent` is `None` starts a new root. Sampled tokens get the reason `TRAINED`
+    and weight 0.
 
     Args:
         groups: The groups of one rollout.

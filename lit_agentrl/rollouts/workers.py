@@ -73,7 +73,8 @@ class WorkerPool:
             env: The environment, importable by its class path in a fresh process.
             tools: Import paths of the agent's tools, which run next to the environment.
             num_workers: Worker processes.
-            envs_per_worker: Slots per worker. They take turns, so this suits environments that answer quickly.
+            envs_per_worker: Slots per worker. They take turns, so this suits environments that answer quickly. An
+                environment that is `exclusive` gets one, whatever is asked for.
             timeout_s: Seconds that one operation may take before its worker counts as hung.
             start_timeout_s: Seconds for importing and making the environment.
             max_output_chars: Longer texts in observations and tool outputs are cut with a marker.
@@ -98,13 +99,13 @@ class WorkerPool:
         self.timeout_s = timeout_s
         self.max_retries = max_retries
         self.class_path = env.class_path
-        self._envs_per_worker = envs_per_worker
+        self._slots_per_worker = envs_per_worker
         self._start_timeout_s = start_timeout_s
         self._preload = (env.class_path, *tools)
         config = WorkerConfig(env=env, tools=tuple(tools), max_output_chars=max_output_chars)
         self._config = frame_config(config)
         self._seats = [Seat(self) for _ in range(num_workers)]
-        self._free = {(place, index) for place in range(num_workers) for index in range(envs_per_worker)}
+        self._free = self._all_slots()
         self._taken: set[EnvSlot] = set()
         self._waiting: deque[asyncio.Future[tuple[int, int]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -115,8 +116,8 @@ class WorkerPool:
 
     @property
     def num_slots(self) -> int:
-        """Episodes that can run at the same time."""
-        return len(self._seats) * self._envs_per_worker
+        """Episodes that can run at the same time. Final after `start`: one per worker if they are exclusive."""
+        return len(self._seats) * self._slots_per_worker
 
     @property
     def traits(self) -> EnvTraits:
@@ -143,7 +144,7 @@ class WorkerPool:
         """Start all workers. Does nothing when they run; every other method calls it.
 
         Raises:
-            ValueError: The environment cannot be made, or does not allow `envs_per_worker`.
+            ValueError: The environment cannot be made.
             RuntimeError: Workers die or hang whenever they are started.
         """
         self._enter_loop()
@@ -151,12 +152,10 @@ class WorkerPool:
             return
         # One first: an environment that cannot be made is then reported once, and `exclusive` is known.
         self._info = (await self._seats[0].ready()).info
-        if self._info.traits.exclusive and self._envs_per_worker > 1:
-            self.close()
-            raise ValueError(
-                f"data.init_args.envs_per_worker must be 1 for {self.class_path}, which is exclusive (one instance per "
-                f"worker process), got {self._envs_per_worker}"
-            )
+        if self._info.traits.exclusive and self._slots_per_worker > 1:
+            # Only now is it known; no slot has been taken, because every other method starts the workers first.
+            self._slots_per_worker = 1
+            self._free = self._all_slots()
         await asyncio.gather(*(seat.ready() for seat in self._seats))
 
     async def acquire(self) -> EnvSlot:
@@ -261,7 +260,10 @@ class WorkerPool:
             if not turn.done() and not turn.get_loop().is_closed():
                 turn.set_exception(RuntimeError("the worker pool was closed"))
         self._waiting.clear()
-        self._free = {(place, index) for place in range(len(self._seats)) for index in range(self._envs_per_worker)}
+        self._free = self._all_slots()
+
+    def _all_slots(self) -> set[tuple[int, int]]:
+        return {(place, index) for place in range(len(self._seats)) for index in range(self._slots_per_worker)}
 
     def _offer(self, free: tuple[int, int]) -> None:
         """Hand a slot to who has waited longest; nobody who comes later can take it."""

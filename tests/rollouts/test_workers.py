@@ -337,10 +337,15 @@ def test_numbers_out_of_range_name_their_key(arguments, key):
         WorkerPool(spec(), **arguments)
 
 
-def test_an_exclusive_environment_refuses_company():
-    pool = WorkerPool(spec(exclusive=True), num_workers=1, envs_per_worker=2)
-    with pool, pytest.raises(ValueError, match=r"data\.init_args\.envs_per_worker must be 1 for worker_envs\.Script"):
-        asyncio.run(pool.start())
+def test_an_exclusive_environment_has_one_slot_a_worker_whatever_was_asked_for():
+    async def two_at_once(pool):
+        await pool.start()
+        slots = [await pool.acquire() for _ in range(pool.num_slots)]
+        return {slot.place for slot in slots}, {slot.index for slot in slots}
+
+    with WorkerPool(spec(exclusive=True), num_workers=2, envs_per_worker=4) as pool:
+        assert asyncio.run(two_at_once(pool)) == ({0, 1}, {0})
+        assert pool.num_slots == 2
 
 
 def test_a_class_of_the_script_itself_is_refused():

@@ -17,24 +17,13 @@ import docstring_parser
 from pydantic import BaseModel, ValidationError
 
 from lit_agentrl.agents.tools.signature import arguments_model, parameters_schema, problems, validated
-from lit_agentrl.types import ToolSpec
+from lit_agentrl.types import ToolOutput, ToolSpec
 
 ToolFunction: TypeAlias = Callable[..., Any]
 
 _KEY = "agent.init_args.tools"
 _BUILTIN = "lit_agentrl.agents.tools"
 _INFRASTRUCTURE = ("base", "signature")  # modules of this package that hold no tools
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolOutput:
-    """What the model is told after a call."""
-
-    text: str
-    error: bool = False
-    """The call was wrong or the tool raised; `text` is one line that says why."""
-    cut: bool = False
-    """The output was too long or not text; `text` ends with a marker that says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

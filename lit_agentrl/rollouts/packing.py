@@ -1,0 +1,156 @@
+"""Trees of segments laid out so that what several episodes share is computed once, forward and backward.
+
+All segments of one root become one row; a mask lets each token see its own ancestors only, and position ids are those
+of the token's own episode. Log-probs and gradients equal those of the padded rows of `RolloutBatch.padded`, the
+reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.rollouts.batch import RolloutBatch
+
+_MAX_ROW_TOKENS = 1024
+"""Longest row: attention over a row costs its square, and sharing pays off long before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedView:
+    """Rows that each hold a tree of segments."""
+
+    input_ids: Tensor
+    """[B, T] int64"""
+    visible: Tensor
+    """[B, T, T] bool: whether the token of the second axis sees that of the third."""
+    position_ids: Tensor
+    """[B, T] int64"""
+    rows: Tensor
+    """[M] int64: row of each wanted token."""
+    columns: Tensor
+    """[M] int64: column of each wanted token."""
+    sources: Tensor
+    """[M] int64: column of the token before it, whose hidden state predicts it."""
+    token_index: Tensor
+    """[M] int64: the wanted tokens' places in the flat batch."""
+
+
+def packed_pieces(batch: RolloutBatch, max_tokens: int, *, wanted: Tensor) -> Iterator[RolloutBatch]:
+    """Cut a batch into pieces of at most `max_tokens` tokens when packed and padded, or of one episode.
+
+    Episodes without a wanted token are left out. Each token keeps its weight in the first piece that it is part of.
+
+    Args:
+        batch: What to cut.
+        max_tokens: Rows times longest row of a piece.
+        wanted: [N] bool.
+    """
+    limit = min(max_tokens, _MAX_ROW_TOKENS)
+    wanted_segments = set(batch.segment[wanted].tolist())
+    taken: set[int] = set()
+    packs: list[tuple[int, int, list[int]]] = []  # size, number, owned segments
+    open_packs: dict[int, tuple[set[int], list[int]]] = {}  # by root: segments present, owned segments
+
+    def close(root: int) -> None:
+        present, owned = open_packs.pop(root)
+        packs.append((sum(_size(batch, segment) for segment in present), len(packs), owned))
+
+    for leaf in batch.leaves():
+        path = batch.path(leaf)
+        owned = [segment for segment in path if segment not in taken]
+        if not wanted_segments.intersection(owned):
+            continue
+        taken.update(owned)
+        root = path[0]
+        if root in open_packs:
+            present = open_packs[root][0]
+            if sum(_size(batch, segment) for segment in present.union(path)) > limit:
+                close(root)
+        present, mine = open_packs.setdefault(root, (set(), []))
+        present.update(path)
+        mine.extend(owned)
+    for root in list(open_packs):
+        close(root)
+
+    packs.sort(key=lambda pack: (-pack[0], pack[1]))
+    piece: list[int] = []
+    rows_in_piece, longest = 0, 0
+    for size, _, owned in packs:
+        longest = max(longest, size)
+        if rows_in_piece and longest * (rows_in_piece + 1) > max_tokens:
+            yield batch.select(piece)
+            piece, rows_in_piece, longest = [], 0, size
+        piece.extend(owned)
+        rows_in_piece += 1
+    if piece:
+        yield batch.select(piece)
+
+
+def pack(batch: RolloutBatch, wanted: Tensor, *, pad_id: int = 0) -> PackedView:
+    """Lay each root's tree out as one row.
+
+    Args:
+        batch: A piece of `packed_pieces`.
+        wanted: [N] bool, tokens whose log-probs are needed.
+        pad_id: Id that fills the gaps; any, it is masked.
+    """
+    device = batch.token_ids.device
+    parents = batch.parent_segment.tolist()
+    root_of: list[int] = []
+    for segment, parent in enumerate(parents):
+        root_of.append(segment if parent < 0 else root_of[parent])
+    trees: dict[int, list[int]] = {}
+    for segment, root in enumerate(root_of):
+        trees.setdefault(root, []).append(segment)
+
+    width = max((sum(_size(batch, s) for s in tree) for tree in trees.values()), default=0)
+    index = torch.full((len(trees), width), -1, dtype=torch.int64)
+    visible = torch.eye(width, dtype=torch.bool).repeat(len(trees), 1, 1)  # gaps see themselves: no empty softmax
+    source = torch.zeros((len(trees), width), dtype=torch.int64)
+    causal = torch.ones((width, width), dtype=torch.bool).tril()
+    for row, tree in enumerate(trees.values()):
+        place = {segment: number for number, segment in enumerate(tree)}
+        ancestor = torch.zeros((len(tree), len(tree)), dtype=torch.bool)
+        owner: list[int] = []
+        last_column: dict[int, int] = {-1: -1}
+        column = 0
+        for segment in tree:
+            number, parent = place[segment], parents[segment]
+            if parent >= 0:
+                ancestor[number] = ancestor[place[parent]]
+            ancestor[number, number] = True
+            span = batch.span(segment)
+            size = span.stop - span.start
+            index[row, column : column + size] = torch.arange(span.start, span.stop)
+            source[row, column : column + size] = torch.arange(column - 1, column - 1 + size)
+            if size:
+                source[row, column] = last_column[parent]
+            owner += [number] * size
+            column += size
+            last_column[segment] = column - 1 if size else last_column[parent]
+        of = torch.tensor(owner, dtype=torch.int64)
+        visible[row, :column, :column] = ancestor[of][:, of] & causal[:column, :column]
+
+    index = index.to(device)
+    real = index >= 0
+    at = index.clamp_min(0)
+    hits = real & wanted[at] & (batch.position_ids[at] > 0)
+    rows, columns = hits.nonzero(as_tuple=True)
+    return PackedView(
+        input_ids=torch.where(real, batch.token_ids[at], pad_id),
+        visible=visible.to(device),
+        position_ids=torch.where(real, batch.position_ids[at], 0),
+        rows=rows,
+        columns=columns,
+        sources=source.to(device)[rows, columns],
+        token_index=index[rows, columns],
+    )
+
+
+def _size(batch: RolloutBatch, segment: int) -> int:
+    span = batch.span(segment)
+    return span.stop - span.start
