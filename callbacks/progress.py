@@ -24,7 +24,12 @@ class RolloutProgressBar(RolloutHooks, ProgressBar):
 
     Args:
         enabled: Whether anything is shown.
+
+    Attributes:
+        epoch_name: What an epoch is called where there are no rollouts.
     """
+
+    epoch_name: str = "epoch"
 
     def __init__(self, *, enabled: bool = True) -> None:
         super().__init__()
@@ -48,6 +53,11 @@ class RolloutProgressBar(RolloutHooks, ProgressBar):
     def enable(self) -> None:
         """Show progress."""
         self._enabled = True
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether anything is shown."""
+        return self._enabled
 
     @property
     def _shown(self) -> bool:
@@ -93,7 +103,8 @@ class RolloutProgressBar(RolloutHooks, ProgressBar):
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begin a bar of steps where there is no rollout (supervised training)."""
         if self._bar is None:
-            self._begin(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}", int(trainer.num_training_batches))
+            name = f"{self.epoch_name} {trainer.current_epoch + 1}/{trainer.max_epochs}"
+            self._begin(name, int(trainer.num_training_batches))
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -120,7 +131,7 @@ class RolloutProgressBar(RolloutHooks, ProgressBar):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Print the epoch's line."""
         self._end()
-        parts = [f"epoch {trainer.current_epoch + 1:>3}/{trainer.max_epochs}"]
+        parts = [f"{self.epoch_name} {trainer.current_epoch + 1:>3}/{trainer.max_epochs}"]
         parts += [self._line[key] for key in ("rollout", "validation", "speed") if key in self._line]
         if "rollout" not in self._line and "train/loss" in trainer.callback_metrics:
             parts.insert(1, f"loss {float(trainer.callback_metrics['train/loss']):.4f}")
@@ -168,7 +179,7 @@ class RolloutProgressBar(RolloutHooks, ProgressBar):
 
     def _print(self, text: str) -> None:
         if self._shown:
-            self._console.print(text, highlight=False, markup=False)
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _clock(seconds: float) -> str:

@@ -71,7 +71,15 @@ def _run_light(command: str, arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"lit_agentrl {command}", description=description)
     module.add_arguments(parser)
     parsed = parser.parse_args(arguments)
-    return _guarded(lambda: int(module.main(parsed)))
+
+    def action() -> int:
+        try:
+            return int(module.main(parsed))
+        except ValueError as error:  # these commands raise it for nothing but the user's mistakes
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+
+    return _guarded(action)
 
 
 def _guarded(action: Callable[[], int]) -> int:
@@ -83,7 +91,7 @@ def _guarded(action: Callable[[], int]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         from lit_agentrl.config_errors import names_a_key, readable_error
 
         # Errors that name a configuration key are the user's to mend; a traceback would only bury them.

@@ -31,7 +31,7 @@ from lit_agentrl.warm_start import WarmStart, run_warm_start
 _ENVIRONMENT_METHODS = ("sample_task", "reset", "step", "close")
 
 
-class EnvironmentClass(ABC):
+class EnvironmentClass(ABC):  # noqa: B024 (the hook below decides; there is nothing to inherit)
     """Any class with the methods of `lit_agentrl.protocols.Environment`; third-party ones need no base class."""
 
     @classmethod
@@ -42,8 +42,14 @@ class EnvironmentClass(ABC):
 class Parser(LightningArgumentParser):
     """Reports what is wrong in one line, and leaves out the list of a hundred keys."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # An abbreviated key would be taken for another one as soon as a longer name is added.
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the error and exit with status 2."""
+        if not self.exit_on_error:  # a parser inside another one, which adds the place
+            super().error(message, ex)
         self.exit(2, f"error: {readable_error(message)}\n")
 
 
@@ -96,7 +102,7 @@ class CLI(LightningCLI):
             settings.run_dir,
             command=command,
             configs=[str(path) for path in settings.get("config") or []],
-            may_hold_run=bool(settings.resume or settings.ckpt_path),
+            resume=bool(settings.resume),
         )
         if settings.ckpt_path is None and (settings.resume or command != "fit"):
             found = find_checkpoint(self.run_dir, ("last",) if command == "fit" else ("best", "last"))
@@ -131,11 +137,14 @@ class CLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run the command, and end the workers whatever happens."""
+        if not isinstance(self.datamodule, EnvironmentDataModule):
+            super()._run_subcommand(subcommand)
+            return
+        self.datamodule.keep_workers = True  # evaluations, warm start and training follow each other
         try:
             super()._run_subcommand(subcommand)
         finally:
-            if isinstance(self.datamodule, EnvironmentDataModule):
-                self.datamodule.pool.close()
+            self.datamodule.pool.close()
 
     # fit ------------------------------------------------------------------------------------------------------------
 
@@ -149,7 +158,7 @@ class CLI(LightningCLI):
         self._write_config()
         self._write_tokenizer()
         self.milestones = Milestones(self.run_dir)
-        recorded = len(self.milestones) if settings.resume else 0
+        recorded = self.milestones.count(step=0) if settings.resume else 0
         for logger in self.trainer.loggers:
             if isinstance(logger, MetricsCSVLogger):
                 logger.resume(next_step=self.batches_done, rows_before_training=recorded)
@@ -166,10 +175,10 @@ class CLI(LightningCLI):
                 datamodule=self.datamodule,
                 run_dir=self.run_dir,
                 trainer_settings=dict(self._get(self.config_init, "trainer")),
+                show_progress=self._get(self.config_init, "progress").is_enabled,
             )
             if settings.milestones:
                 self._evaluate("warm start")
-        self._keep_workers(False)
 
     def after_fit(self) -> None:
         """Write down the final success, and print the table of milestones."""
@@ -199,8 +208,12 @@ class CLI(LightningCLI):
         self.datamodule.trainer = self.trainer
         self.datamodule.setup("fit")
         if isinstance(self.datamodule, EnvironmentDataModule):
-            if self.datamodule.context_limit < 1:
-                raise ValueError("data.init_args.max_context must be at least 1")
+            limit = self.datamodule.context_limit
+            if self.datamodule.max_new_tokens >= limit:
+                raise ValueError(
+                    f"data.init_args.max_new_tokens is {self.datamodule.max_new_tokens}, but a context has only "
+                    f"{limit} tokens, the prompt included"
+                )
             run_coroutine(self.datamodule.pool.start())
 
     def _evaluate(self, name: str) -> None:
@@ -209,13 +222,8 @@ class CLI(LightningCLI):
             state = self.datamodule.state_dict()
             self.datamodule.load_state_dict(state | {"evaluations": state["evaluations"] + 1})
             return
-        self._keep_workers(True)
         self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
         self.milestones.record(name, self.trainer.callback_metrics, step=0)
-
-    def _keep_workers(self, keep: bool) -> None:
-        if isinstance(self.datamodule, EnvironmentDataModule):
-            self.datamodule.keep_workers = keep
 
     def _write_config(self) -> None:
         """Keep the resolved configuration in the run's folder, and hand it to loggers as hyperparameters."""

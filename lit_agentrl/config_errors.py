@@ -47,10 +47,16 @@ def readable_error(message: str) -> str:
         )
     if text.startswith("unrecognized arguments:"):
         key = text.partition(":")[2].split()[0].lstrip("-").partition("=")[0]
-        return f"{key}: there is no such key; `python -m lit_agentrl fit --help` lists all"
+        return _no_such_key(key)
+    if found := re.match(r"Subcommand '\w+' does not accept option '(.+?)'", text):
+        return _no_such_key(found[1])
     if "\n" not in text and not text.startswith("Parser key"):
         return text
     return _Report(text).line()
+
+
+def _no_such_key(key: str) -> str:
+    return f"{key}: there is no such key; `python -m lit_agentrl fit --help` lists all"
 
 
 def _cause_of_traceback(text: str) -> str:
@@ -100,6 +106,8 @@ class _Report:
                 return leaf
             if found := re.search(r"(?:Option|Key) '(.+?)' is not (?:accepted|expected)", leaf):
                 return self._unknown_option(key, found[1])
+            if found := re.match(r"unrecognized arguments: --([\w.]+)", leaf):
+                return _no_such_key(f"{key}.init_args.{found[1]}")
             if leaf.startswith(_IMPORT_ERRORS) and key in {*_HOMES, "env"}:
                 return _unknown_class(key, self.class_path or self.given or "")
         expected = [_type_name(leaf.partition(" a ")[2]) for leaf in self.leaves if leaf.startswith("Expected a ")]
@@ -162,9 +170,10 @@ def _init_names(class_path: str) -> Iterator[str]:
     cls = getattr(importlib.import_module(module_name), name)
     seen = set(_LINKED)
     for base in inspect.getmro(cls):
-        if "__init__" not in vars(base):
+        init = vars(base).get("__init__")
+        if init is None:
             continue
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+        parameters = list(inspect.signature(init).parameters.values())[1:]
         for parameter in parameters:
             if (
                 parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)

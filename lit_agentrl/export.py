@@ -37,7 +37,7 @@ def load_policy(run: Path, *, checkpoint: str = "best") -> tuple[Policy, Path]:
         checkpoint: `best`, `last`, or a file. `best` falls back to `last`.
 
     Raises:
-        SystemExit: The folder is no run, or has no such checkpoint.
+        ValueError: The folder is no run, or has no such checkpoint.
     """
     import torch
     import yaml
@@ -47,7 +47,7 @@ def load_policy(run: Path, *, checkpoint: str = "best") -> tuple[Policy, Path]:
 
     config = run / "config.yaml"
     if not config.is_file():
-        raise SystemExit(f"error: {run} is no run folder: it has no config.yaml")
+        raise ValueError(f"{run} is no run folder: it has no config.yaml")
     path = _checkpoint(run, checkpoint)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Policy, "policy", required=True)
@@ -66,4 +66,4 @@ def _checkpoint(run: Path, name: str) -> Path:
     for path in candidates.get(name, [Path(name)]):
         if path.is_file():
             return path
-    raise SystemExit(f"error: there is no checkpoint {name!r} in {folder}; accepted are best, last, or a file")
+    raise ValueError(f"there is no checkpoint {name!r} in {folder}; accepted are best, last, or a file")

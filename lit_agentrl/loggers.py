@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.utilities.logger import _flatten_dict, _sanitize_params
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 LOGGERS = ("csv", "tensorboard", "wandb")
@@ -109,9 +109,16 @@ class HyperparameterTensorBoardLogger(TensorBoardLogger):
         from torch.utils.tensorboard.summary import hparams
 
         super().log_hyperparams(params, metrics={}, step=step)
-        flat = _sanitize_params(_flatten_dict(params))
-        for summary in hparams(flat, dict.fromkeys(("val/success", "rollout/success"), 0.0)):
+        for summary in hparams(dict(_flat(params)), dict.fromkeys(("val/success", "rollout/success"), 0.0)):
             self.experiment._get_file_writer().add_summary(summary)
+
+
+def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
+    for key, value in params.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def make_loggers(names: list[str], run_dir: Path, *, resumed: bool, next_step: int | None = None) -> list[Logger]:
@@ -153,8 +160,8 @@ def _wandb(run_dir: Path, *, resumed: bool) -> WandbLogger:
     # Without a key W&B would stop and ask; what is recorded offline can be synced later.
     offline = mode in ("offline", "dryrun") or (mode is None and not wandb.api.api_key)
     identity = run_dir / "wandb_id.txt"
-    if not (resumed and identity.exists()) and rank_zero_only.rank == 0:
-        identity.write_text(wandb.util.generate_id())
+    if not (resumed and identity.exists()) and getattr(rank_zero_only, "rank", 0) == 0:
+        identity.write_text(uuid.uuid4().hex[:8])
     logger = WandbLogger(
         name=run_dir.name,
         save_dir=str(run_dir),

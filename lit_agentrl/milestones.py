@@ -21,8 +21,9 @@ class Milestones:
         self._path = run_dir / "milestones.json"
         self._entries: list[dict[str, Any]] = json.loads(self._path.read_text()) if self._path.exists() else []
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def count(self, *, step: int) -> int:
+        """Return how many milestones were recorded at a step."""
+        return sum(entry["step"] == step for entry in self._entries)
 
     def has(self, name: str, *, step: int) -> bool:
         """Say whether a milestone has been recorded at a step."""

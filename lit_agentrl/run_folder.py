@@ -14,19 +14,19 @@ from lightning.pytorch.utilities import rank_zero_only
 _CHOSEN = "LIT_AGENTRL_RUN_DIR"
 
 
-def prepare_run_dir(given: str | None, *, command: str, configs: Sequence[str], may_hold_run: bool) -> Path:
+def prepare_run_dir(given: str | None, *, command: str, configs: Sequence[str], resume: bool) -> Path:
     """Return the absolute path of the run's folder, made and writable.
 
     Args:
         given: What the user asked for; default: `runs/<experiment>-<time>`.
         command: `fit`, `validate`, `test` or `predict`.
         configs: Configuration files; the last one names the experiment.
-        may_hold_run: Whether an earlier run may be there already.
+        resume: Whether to go on with the run that is there.
 
     Raises:
         ValueError: The folder holds a run and `fit` would overwrite it, or it cannot be written.
     """
-    if rank_zero_only.rank != 0 and _CHOSEN in os.environ:
+    if getattr(rank_zero_only, "rank", 0) != 0 and _CHOSEN in os.environ:
         return Path(os.environ[_CHOSEN])
     if given is None:
         name = Path(configs[-1]).stem if configs else command
@@ -35,7 +35,7 @@ def prepare_run_dir(given: str | None, *, command: str, configs: Sequence[str], 
         run_dir = Path(given)
     run_dir = run_dir.expanduser().resolve()
     os.environ[_CHOSEN] = str(run_dir)
-    if command == "fit" and not may_hold_run and (run_dir / "config.yaml").exists():
+    if command == "fit" and not resume and (run_dir / "config.yaml").exists():
         raise ValueError(
             f"run_dir: {run_dir} already holds a run; go on with it by --resume true, or choose another folder"
         )
@@ -46,7 +46,7 @@ def prepare_run_dir(given: str | None, *, command: str, configs: Sequence[str], 
         probe.unlink()
     except OSError as error:
         raise ValueError(f"run_dir: {run_dir} cannot be written ({error}); choose another folder") from None
-    if command == "fit" and may_hold_run and not any(run_dir.iterdir()):
+    if command == "fit" and resume and not any(run_dir.iterdir()):
         print(f"nothing to resume in {run_dir}: starting from the beginning", file=sys.stderr)
     return run_dir
 

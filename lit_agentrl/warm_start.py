@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ class WarmStart:
 
     num_steps: int = 0
     batch_size: int = 8
-    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4, schedule="linear", warmup_steps=4)
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(lr=1e-4, schedule="linear", warmup_steps=4)
+    )
 
     def __post_init__(self) -> None:
         if self.num_steps < 0:
@@ -48,6 +50,7 @@ def run_warm_start(
     datamodule: RolloutDataModule,
     run_dir: Path,
     trainer_settings: Mapping[str, Any],
+    show_progress: bool = True,
 ) -> None:
     """Train the model's policy on demonstrations, or load what an earlier attempt of the same run kept.
 
@@ -57,6 +60,7 @@ def run_warm_start(
         datamodule: Its environment, agent and workers are used.
         run_dir: The run's folder; everything goes into `RUN/warm_start`.
         trainer_settings: The run's trainer arguments, for accelerator, strategy and precision.
+        show_progress: Whether progress is shown.
     """
     folder = run_dir / "warm_start"
     kept = folder / "policy.pt"
@@ -73,13 +77,15 @@ def run_warm_start(
         micro_batch_tokens=model.micro_batch_tokens,
         seed=model.run_seed,
     )
+    progress = RolloutProgressBar(enabled=show_progress)
+    progress.epoch_name = "warm start"
     kept_settings = ("accelerator", "devices", "num_nodes", "strategy", "precision")
     trainer = L.Trainer(
         **{key: trainer_settings[key] for key in kept_settings if trainer_settings.get(key) is not None},
         max_epochs=1,
         limit_val_batches=0,
         logger=MetricsCSVLogger(folder),
-        callbacks=[RolloutProgressBar()],
+        callbacks=[progress],
         default_root_dir=folder,
         enable_checkpointing=False,
         enable_model_summary=False,

@@ -126,7 +126,10 @@ class Algorithm(L.LightningModule, ABC):
             sums = {
                 name: term.detach() * trained if trained else torch.zeros_like(term) for name, term in terms.items()
             }
-            sums |= {"loss": loss.detach(), "tokens": torch.tensor(float(trained), device=self.device)}
+            sums |= {
+                "loss": loss.detach(),
+                "tokens": torch.tensor(float(trained), dtype=torch.float32, device=self.device),
+            }
             totals = {name: totals.get(name, 0) + value for name, value in sums.items()}
         means = self._means_over_ranks(totals)
         self._check_finite("loss", means["loss"])
@@ -260,6 +263,9 @@ class Algorithm(L.LightningModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Make the metrics; pass@k needs to know how many samples a task has."""
+        if self._trainer is not None:
+            # The `…-true` precisions round all of a batch: log-probs and advantages would lose their last digits.
+            self.trainer.precision_plugin.convert_input = _as_it_is  # type: ignore[method-assign]
         samples = int(getattr(self._datamodule, "val_samples_per_task", 1))
         for phase in ("val", "test"):
             metrics: dict[str, nn.Module] = {
@@ -303,6 +309,10 @@ class Algorithm(L.LightningModule, ABC):
         metrics = self.episode_metrics[f"{phase}_episodes"]
         assert isinstance(metrics, nn.ModuleDict)
         return list(metrics.items())
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
 
 
 class OnPolicyAlgorithm(Algorithm):

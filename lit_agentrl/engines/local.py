@@ -16,9 +16,13 @@ from lit_agentrl.engines.batching import LockstepBatcher
 from lit_agentrl.engines.kv_rows import KeptRow, assemble, can_keep, take_row
 from lit_agentrl.policies.base import DTYPES, Policy
 from lit_agentrl.seeding import uniforms
+from lit_agentrl.token_ids import common_prefix_length
 from lit_agentrl.types import Completion, EngineStats, GenerationRequest, StopReason
 
 _COMPACT_AT = 0.75
+"""Rows that have ended leave the batch when at most this share of it still runs: leaving copies the cache."""
+_MIN_SHARED_PREFIX = 8
+"""Ids that prompts must have in common for one more forward pass to pay."""
 
 
 class LocalEngine:
@@ -143,14 +147,21 @@ class LocalEngine:
         return [completions[number] for number in range(len(requests))]
 
     def _prefill(self, model: Any, policy: Policy, requests: Sequence[GenerationRequest]) -> _Decoding:
-        """Read the prompts, equal ones once."""
+        """Read the prompts: equal ones once, and once the beginning that all have in common."""
         assert policy.chat is not None
         unique = {prompt: index for index, prompt in enumerate(dict.fromkeys(r.prompt_ids for r in requests))}
-        prompts, mask = _left_padded(list(unique), policy.chat.pad_id, model.device)
-        self.stats.prefilled_tokens += sum(map(len, unique))
-        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        shared = _common_prefix(list(unique))
+        cache = None
+        if shared:
+            ids = torch.tensor([shared], device=model.device)
+            cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).cache
+            cache.batch_repeat_interleave(len(unique))
+        ids, mask = _left_padded([prompt[len(shared) :] for prompt in unique], policy.chat.pad_id, model.device)
+        self.stats.prefilled_tokens += len(shared) + int(mask.sum())
+        whole = torch.cat([mask.new_ones((len(unique), len(shared))), mask], dim=-1)
+        positions = (whole.cumsum(-1) - 1)[:, len(shared) :].clamp_min(0)
         output = model(
-            input_ids=prompts, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
+            input_ids=ids, attention_mask=whole, position_ids=positions, cache=cache, use_cache=True, logits_to_keep=1
         )
         member_of = torch.tensor([unique[r.prompt_ids] for r in requests], device=model.device)
         if len(unique) != len(requests):
@@ -158,7 +169,7 @@ class LocalEngine:
         return _Decoding(
             cache=output.cache,
             logits=output.logits[member_of, -1],
-            mask=mask[member_of],
+            mask=whole[member_of],
             position=positions[member_of, -1:] + 1,
         )
 
@@ -219,7 +230,8 @@ class LocalEngine:
                 use_cache=True,
             )
             state.logits = output.logits[:, -1]
-            state.position = state.position + 1
+            # Rows that have ended stay where they are: learned position embeddings have an end.
+            state.position = state.position + alive[:, None]
         if keeps:
             self._keep(state, rows, torch.ones_like(alive), requests, sampler)
         completions = sampler.completions(policy.chat.eos_ids, self._version)
@@ -264,6 +276,14 @@ class _Decoding:
         """Drop all rows but these."""
         self.cache.batch_select_indices(rows)
         self.logits, self.mask, self.position = self.logits[rows], self.mask[rows], self.position[rows]
+
+
+def _common_prefix(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the beginning that all prompts share, if reading it apart pays; each prompt keeps at least one id."""
+    if len(prompts) < 2:
+        return ()
+    length = min(common_prefix_length(prompts), min(map(len, prompts)) - 1)
+    return prompts[0][:length] if length >= _MIN_SHARED_PREFIX else ()
 
 
 def _left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from lit_agentrl.rollouts.batch import RolloutBatch
 
-_MAX_ROW_TOKENS = 1024
-"""Longest row: attention over a row costs its square, and sharing pays off long before."""
+_ROW_TOKENS = 512
+"""Length that rows are filled up to. Attention over a row costs its square, so longer rows pay only while the prompt
+that they share is long itself: a row may always be twice as long as one episode in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,6 @@ def packed_pieces(batch: RolloutBatch, max_tokens: int, *, wanted: Tensor) -> It
         max_tokens: Rows times longest row of a piece.
         wanted: [N] bool.
     """
-    limit = min(max_tokens, _MAX_ROW_TOKENS)
     wanted_segments = set(batch.segment[wanted].tolist())
     taken: set[int] = set()
     packs: list[tuple[int, int, list[int]]] = []  # size, number, owned segments
@@ -68,6 +68,7 @@ def packed_pieces(batch: RolloutBatch, max_tokens: int, *, wanted: Tensor) -> It
         root = path[0]
         if root in open_packs:
             present = open_packs[root][0]
+            limit = min(max_tokens, max(_ROW_TOKENS, 2 * batch.row_length(leaf)))
             if sum(_size(batch, segment) for segment in present.union(path)) > limit:
                 close(root)
         present, mine = open_packs.setdefault(root, (set(), []))

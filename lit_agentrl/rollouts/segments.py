@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lit_agentrl.rollouts.batch import RolloutBatch, SegmentKind, TokenReason
+from lit_agentrl.token_ids import common_prefix_length
 from lit_agentrl.types import TrajectoryGroup
 
 
@@ -69,11 +70,11 @@ class _Builder:
             token_ids=torch.tensor(self.token_ids, dtype=integers),
             position_ids=torch.tensor(self.position_ids, dtype=integers),
             segment=torch.tensor(self.segment, dtype=integers),
-            weight=torch.zeros(count),
+            weight=torch.zeros(count, dtype=torch.float32),
             reason=torch.tensor(self.reason, dtype=integers),
             behavior_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),
             old_logprobs=None,
-            advantages=torch.zeros(count),
+            advantages=torch.zeros(count, dtype=torch.float32),
             policy_version=torch.tensor(self.version, dtype=integers),
             parent_segment=torch.tensor(self.parent, dtype=integers),
             trajectory=torch.tensor(self.trajectory, dtype=integers),
@@ -127,13 +128,23 @@ def batch_from_groups(groups: Sequence[TrajectoryGroup], *, temperature: float =
 
 
 def batch_from_demonstrations(demonstrations: Sequence[tuple[Sequence[int], Sequence[int]]]) -> RolloutBatch:
-    """Turn (ids, mask) pairs into a flat batch; ids where the mask is 1 are to be trained."""
-    builder = _Builder()
+    """Turn (ids, mask) pairs into a flat batch; ids where the mask is 1 are to be trained.
+
+    What all demonstrations begin with and none trains (a system prompt) becomes one shared segment.
+    """
     for number, (ids, mask) in enumerate(demonstrations):
         if len(ids) != len(mask):
             raise ValueError(f"demonstration {number} has {len(ids)} ids and {len(mask)} mask entries")
-        builder.add(context=ids, trajectory=number, turn=0, kind=SegmentKind.DEMONSTRATION)
+    untrained = [ids[: list(mask).index(1)] if 1 in mask else ids for ids, mask in demonstrations]
+    shared = common_prefix_length(untrained) if len(demonstrations) > 1 else 0
+    builder = _Builder()
+    trained: list[bool] = [False] * shared
+    prefix = builder.add(context=demonstrations[0][0][:shared]) if shared else -1
+    for number, (ids, mask) in enumerate(demonstrations):
+        builder.add(
+            context=ids[shared:], parent=prefix, trajectory=number, turn=0, kind=SegmentKind.DEMONSTRATION
+        )
+        trained += [bool(flag) for flag in mask[shared:]]
     batch = builder.batch(temperature=1.0)
-    masked = torch.tensor([m for _, mask in demonstrations for m in mask], dtype=torch.bool)
-    batch.reason[masked] = TokenReason.TRAINED
+    batch.reason[torch.tensor(trained, dtype=torch.bool)] = TokenReason.TRAINED
     return batch

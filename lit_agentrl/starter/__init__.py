@@ -24,12 +24,15 @@ def main(args: argparse.Namespace) -> int:
     """Copy the configs.
 
     Raises:
-        ValueError: The folder is not empty.
+        ValueError: The folder is not empty, or cannot be written.
     """
     folder: Path = args.folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SystemExit(f"error: {folder} exists and is not an empty folder; choose another one")
-    shutil.copytree(configs_folder(), folder / "configs")
+        raise ValueError(f"{folder} exists and is not an empty folder; choose another one")
+    try:
+        shutil.copytree(configs_folder(), folder / "configs")
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written ({error}); choose another folder") from None
     print(f"copied {sum(1 for _ in folder.rglob('*.yaml'))} files to {folder / 'configs'}")
     print(f"next: python -m lit_agentrl fit --config {folder / 'configs/experiment/tiny.yaml'}")
     return 0

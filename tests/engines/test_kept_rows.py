@@ -66,3 +66,25 @@ def test_older_weights_leave_nothing_behind(policy):
         [GenerationRequest(identity=(0, 0, 0, 1), prompt_ids=longer, seed=2, sampling=Sampling(max_new_tokens=4))]
     )
     assert engine.stats.prefilled_tokens == len(longer)
+
+
+def test_a_common_beginning_is_read_once(policy):
+    beginning = policy.chat.encode("a system prompt that all of them share: ")
+    prompts = [beginning + policy.chat.encode(text) for text in ("1+1", "23+456", "7")]
+    requests = [
+        GenerationRequest(identity=(n, 0, 0, 0), prompt_ids=p, seed=n, sampling=Sampling(max_new_tokens=5))
+        for n, p in enumerate(prompts)
+    ]
+    engine = LocalEngine()
+    engine.bind(policy)
+    engine.sync(0)
+
+    together = engine.generate_batch(requests)
+    read = engine.stats.prefilled_tokens
+    alone = [completion for request in requests for completion in engine.generate_batch([request])]
+
+    shared = len(beginning)
+    assert read <= shared + sum(len(prompt) - shared for prompt in prompts) + 2  # a merge over the border at most
+    assert [c.token_ids for c in together] == [c.token_ids for c in alone]
+    for ours, expected in zip(together, alone, strict=True):
+        assert ours.logprobs == pytest.approx(expected.logprobs, abs=1e-5)

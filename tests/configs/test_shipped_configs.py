@@ -1,0 +1,59 @@
+"""Every shipped configuration parses, and every experiment runs, with a small policy and few episodes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+EXPERIMENTS = sorted((CONFIGS / "experiment").glob("*.yaml"))
+KEYS = {"policy": "policy", "env": "env", "agent": "agent", "algorithm": "model", "trainer": "trainer"}
+PARTS = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name in KEYS)
+
+
+def name(path):
+    return f"{path.parent.name}/{path.stem}"
+
+
+def test_every_file_is_an_experiment_or_a_part():
+    assert sorted(CONFIGS.rglob("*.yaml")) == sorted(EXPERIMENTS + PARTS)
+    assert not list(CONFIGS.rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_experiments_parse(lit_agentrl, tmp_path, path):
+    outcome = lit_agentrl("fit", "--config", path, "--print_config", cwd=tmp_path)
+    assert outcome.code == 0, outcome.output
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name)
+def test_parts_parse(lit_agentrl, game_config, path):
+    outcome = lit_agentrl("fit", "--config", game_config, f"--{KEYS[path.parent.name]}", path, "--print_config")
+    assert outcome.code == 0, outcome.output
+    resolved = yaml.safe_load(outcome.output)[KEYS[path.parent.name]]
+    for key, value in yaml.safe_load(path.read_text()).items():
+        assert resolved[key] == value if not isinstance(value, dict) else resolved[key].keys() >= value.keys()
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_experiments_run(lit_agentrl, tmp_path, path):
+    small = {
+        "trainer.max_epochs": 1,
+        "trainer.check_val_every_n_epoch": 1,
+        "trainer.precision": "32-true",
+        "policy.init_args.max_context": 1024,
+        "data.init_args.num_groups": 2,
+        "data.init_args.group_size": 2,
+        "data.init_args.num_workers": 1,
+        "data.init_args.max_concurrent_episodes": 4,
+        "data.init_args.num_val_episodes": 4,
+        "data.init_args.max_new_tokens": 8,
+        "warm_start.num_steps": 1,
+        "warm_start.batch_size": 2,
+    }
+    outcome = lit_agentrl(
+        *("fit", "--config", path, "--run_dir", tmp_path / "run", "--policy", CONFIGS / "policy/tiny.yaml"),
+        *(word for key, value in small.items() for word in (f"--{key}", value)),
+    )
+    assert outcome.code == 0, outcome.output
+    assert (tmp_path / "run/checkpoints/last.ckpt").exists()
