@@ -257,9 +257,9 @@ class Algorithm(L.LightningModule, ABC):
         """Log `test/…`."""
         self._report("test")
 
-    def predict_step(self, batch: Rollout, batch_idx: int) -> list[Trajectory]:
+    def predict_step(self, batch: Rollout, batch_idx: int) -> Rollout:
         """Return the episodes."""
-        return batch.trajectories
+        return batch
 
     def setup(self, stage: str) -> None:
         """Make the metrics; pass@k needs to know how many samples a task has."""

@@ -24,6 +24,7 @@ from lit_agentrl.types import (
 )
 
 _OPERATORS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_SOURCES = {"?": "answer", "!": "rumour"}
 _MAX_DIGITS = 9
 _MAX_DRAWS = 400
 
@@ -31,13 +32,14 @@ _MAX_DRAWS = 400
 class TinyArithmetic:
     """`7*8=` is the question, `56` the answer: an episode that a from-scratch model of 0.5M parameters can learn.
 
-    In mode `call`, the question itself can be looked up: to the reply `?` the environment answers with the result, and
-    the next reply has to repeat it. What is learned is then to ask first and to copy, which a tiny policy generalises
-    to new questions; three-digit products, it cannot guess. In mode `direct`, the first reply is graded.
+    In mode `call`, the question can be looked up before it is answered, once, in one of two sources: to the reply `?`
+    the environment answers with the result, to `!` with a rumour, which is the result of some other question. The next
+    reply is graded. What is learned is to ask the right source and to copy, which a tiny policy generalises to new
+    questions; the sums themselves it cannot guess. In mode `direct`, the first reply is graded.
 
-    With `lookup_share` below 1 a warm start leaves something to find out. Only that share of the demonstrations looks
-    the question up; the others are as right, but answer at once, which teaches a small model nothing but to guess. The
-    warm-started policy knows both ways and cannot tell which one pays; reinforcement learning can.
+    With `trusted_share` below 1 a warm start leaves something to find out: the other demonstrations ask for the rumour
+    and repeat it, mostly wrongly. All of them teach to ask and to copy, none tells which source to trust; reinforcement
+    learning does.
 
     Args:
         mode: `call` (two turns) or `direct` (one turn).
@@ -45,7 +47,7 @@ class TinyArithmetic:
         operators: Those to draw from, out of `+`, `-`, `*`.
         last_digit: Whether the answer is the last digit of the result only: one token to copy, and a guess is right
             once in ten times.
-        lookup_share: In mode `call`, the share of tasks that are demonstrated by looking up, above 0 and at most 1.
+        trusted_share: In mode `call`, the share of tasks whose demonstration asks `?`, above 0 and at most 1.
     """
 
     traits = EnvTraits(deterministic=True, replay=True)
@@ -57,7 +59,7 @@ class TinyArithmetic:
         digits: int = 1,
         operators: str = "+",
         last_digit: bool = False,
-        lookup_share: float = 1.0,
+        trusted_share: float = 1.0,
     ) -> None:
         if mode not in ("direct", "call"):
             raise ValueError(f"env.init_args.mode must be 'direct' or 'call', got {mode!r}")
@@ -65,13 +67,13 @@ class TinyArithmetic:
             raise ValueError(f"env.init_args.digits must be 1 to {_MAX_DIGITS}, got {digits}")
         if not operators or set(operators) - set(_OPERATORS):
             raise ValueError(f"env.init_args.operators must be some of {''.join(_OPERATORS)}, got {operators!r}")
-        if not 0 < lookup_share <= 1:
-            raise ValueError(f"env.init_args.lookup_share must be above 0 and at most 1, got {lookup_share}")
+        if not 0 < trusted_share <= 1:
+            raise ValueError(f"env.init_args.trusted_share must be above 0 and at most 1, got {trusted_share}")
         self.mode = mode
         self.digits = digits
         self.operators = operators
         self.last_digit = last_digit
-        self.lookup_share = lookup_share
+        self.trusted_share = trusted_share
         self._task: Task | None = None
         self._looked_up = False
 
@@ -84,10 +86,8 @@ class TinyArithmetic:
 
         def draw(attempt: int) -> dict[str, Any]:
             rng = random.Random(derive_seed(seed, f"tiny_arithmetic/{split}", attempt))
-            left, right = (rng.randrange(10**self.digits) for _ in range(2))
-            sign = rng.choice(self.operators)
-            answer = str(_OPERATORS[sign](left, right))
-            return {"question": f"{left}{sign}{right}=", "answer": answer[-1] if self.last_digit else answer}
+            question, answer = self._draw(rng)
+            return {"question": question, "answer": answer, "rumour": self._draw(rng)[1]}
 
         data = draw_until(
             draw, lambda item: item["question"], split=split, max_draws=_MAX_DRAWS, key="env.init_args.digits"
@@ -100,6 +100,12 @@ class TinyArithmetic:
             data=data,
         )
 
+    def _draw(self, rng: random.Random) -> tuple[str, str]:
+        left, right = (rng.randrange(10**self.digits) for _ in range(2))
+        sign = rng.choice(self.operators)
+        answer = str(_OPERATORS[sign](left, right))
+        return f"{left}{sign}{right}=", answer[-1] if self.last_digit else answer
+
     def reset(self, task: Task) -> Observation:
         """Ask the question."""
         self._task = task
@@ -107,7 +113,7 @@ class TinyArithmetic:
         return Observation(messages=(Message.of("user", task.data["question"]),), state_key="question")
 
     def step(self, action: Action) -> StepResult:
-        """Look the question up, once, or grade the reply.
+        """Let a source answer, once, or grade the reply.
 
         Raises:
             RuntimeError: No episode is running.
@@ -115,9 +121,9 @@ class TinyArithmetic:
         if self._task is None:
             raise RuntimeError("step was called without a running episode; call reset first")
         task, reply = self._task, action.message.text.strip()
-        if self.mode == "call" and reply == "?" and not self._looked_up:
+        if self.mode == "call" and reply in _SOURCES and not self._looked_up:
             self._looked_up = True
-            message = Message.of("user", task.data["answer"])
+            message = Message.of("user", task.data[_SOURCES[reply]])
             return StepResult(observation=Observation(messages=(message,), state_key="looked up"))
         self._task = None
         success = numeric_match(reply, task.data["answer"])
@@ -134,22 +140,21 @@ class TinyArithmetic:
         self._task = None
 
     def demonstrate(self, task: Task, tools: Sequence[ToolSpec] = ()) -> Demonstration:
-        """Show the task solved: by the agent's calculator if its output is the answer, else by `?`, else directly.
+        """Show an episode: with the agent's calculator if its output is the answer, else with a source, else directly.
 
-        A task is always shown the same way: its seed decides whether it is looked up.
+        The task's seed decides which source is asked; `trusted_share` 1, the default, shows solved episodes only.
         """
-        question, answer = task.data["question"], task.data["answer"]
+        question, reply = task.data["question"], task.data["answer"]
         messages = [Message.of("user", question)]
         if not self.last_digit and any(tool.name == "calculator" for tool in tools):
-            messages += calculator_turn(question.removesuffix("="), answer)
-        elif self.mode == "call" and self._is_shown_looked_up(task):
-            messages += [Message.of("assistant", "?"), Message.of("user", answer)]
-        messages.append(Message.of("assistant", answer))
+            messages += calculator_turn(question.removesuffix("="), reply)
+        elif self.mode == "call":
+            trusts = random.Random(derive_seed(task.seed, "tiny_arithmetic/source")).random() < self.trusted_share
+            source = "?" if trusts else "!"
+            reply = task.data[_SOURCES[source]]
+            messages += [Message.of("assistant", source), Message.of("user", reply)]
+        messages.append(Message.of("assistant", reply))
         return Demonstration(task=task, messages=tuple(messages), tools=tuple(tools))
-
-    def _is_shown_looked_up(self, task: Task) -> bool:
-        drawn = random.Random(derive_seed(task.seed, "tiny_arithmetic/demonstration")).random()
-        return drawn < self.lookup_share
 
 
 def calculator_turn(expression: str, output: str) -> tuple[Message, Message]:

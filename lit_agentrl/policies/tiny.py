@@ -104,6 +104,8 @@ class TinyPolicy(Policy):
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
             attn_implementation=self._attn_implementation,
+            # The default, 0.02, is for wide models; here it would leave attention flat, and copying is not learned.
+            initializer_range=self._shape["hidden_size"] ** -0.5,
             **self._shape,
         )
         with torch.random.fork_rng(devices=[]):

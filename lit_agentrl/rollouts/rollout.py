@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
 from lit_agentrl.types import EngineStats, Phase, Trajectory, TrajectoryGroup
@@ -38,6 +38,10 @@ class Rollout:
     def trajectories(self) -> list[Trajectory]:
         """All trajectories, in the order in which the batch numbers them."""
         return [trajectory for group in self.groups for trajectory in group.trajectories]
+
+    def to(self, device: Any) -> Self:
+        """Return itself; without this, Lightning takes what `predict` returns apart to look for tensors, and fails."""
+        return self
 
 
 @dataclass(kw_only=True)

@@ -141,9 +141,7 @@ def batch_from_demonstrations(demonstrations: Sequence[tuple[Sequence[int], Sequ
     trained: list[bool] = [False] * shared
     prefix = builder.add(context=demonstrations[0][0][:shared]) if shared else -1
     for number, (ids, mask) in enumerate(demonstrations):
-        builder.add(
-            context=ids[shared:], parent=prefix, trajectory=number, turn=0, kind=SegmentKind.DEMONSTRATION
-        )
+        builder.add(context=ids[shared:], parent=prefix, trajectory=number, turn=0, kind=SegmentKind.DEMONSTRATION)
         trained += [bool(flag) for flag in mask[shared:]]
     batch = builder.batch(temperature=1.0)
     batch.reason[torch.tensor(trained, dtype=torch.bool)] = TokenReason.TRAINED

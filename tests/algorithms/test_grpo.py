@@ -107,7 +107,11 @@ def test_values_out_of_range_name_their_key(options, message):
     ("model", "data", "message"),
     [
         ({}, {"group_size": 1}, r"data\.init_args\.group_size is 1: GRPO compares"),
-        ({"num_minibatches": 5}, {}, r"model\.init_args\.num_minibatches is 5, but data\.init_args\.num_groups is only 4"),
+        (
+            {"num_minibatches": 5},
+            {},
+            r"model\.init_args\.num_minibatches is 5, but data\.init_args\.num_groups is only 4",
+        ),
     ],
 )
 def test_sizes_from_which_nothing_can_be_learnt_are_refused_before_any_work(model, data, message):

@@ -55,15 +55,15 @@ def test_a_batch_without_weight_changes_nothing():
 
 
 def test_the_logged_rate_is_the_one_that_was_used():
-    class Rates(Callback):
-        seen: list = []
+    rates = []
 
+    class Seen(Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            Rates.seen.append(float(trainer.callback_metrics["train/lr"]))
+            rates.append(float(trainer.callback_metrics["train/lr"]))
 
     module = sft(schedule="linear")
-    fit(module, lambda: [demonstrations(module)] * 4, callbacks=[Rates()])
-    assert Rates.seen == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    fit(module, lambda: [demonstrations(module)] * 4, callbacks=[Seen()])
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
 
 
 def test_a_schedule_that_needs_the_end_of_the_run_says_so():

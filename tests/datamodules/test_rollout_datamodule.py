@@ -104,7 +104,7 @@ def test_test_and_predict_run_the_same_episodes_of_the_test_split():
     run.test(module, datamodule=data, verbose=False)
     predicted = run.predict(module, datamodule=data)
     (tested,) = log.ends("test")
-    assert [t.task for t in tested.trajectories] == [t.task for batch in predicted for t in batch]
+    assert [t.task for t in tested.trajectories] == [t.task for part in predicted for t in part.trajectories]
     assert {t.task.split for t in tested.trajectories} == {"test"}
 
 

@@ -70,5 +70,3 @@ def test_a_loss_over_no_token_is_zero_with_a_zero_gradient(policy):
     loss.backward()
     assert float(loss.detach()) == 0.0
     assert all(p.grad is not None and not bool(p.grad.any()) for p in algorithm.parameters())
-
-

@@ -119,6 +119,7 @@ def test_killed_in_the_warm_start(lit_agentrl, game_config, reference, tmp_path,
     assert_same_run(run, reference)
 
 
+@pytest.mark.slow
 def test_the_warm_start_is_not_repeated(lit_agentrl, game_config, tmp_path):
     """Killed before the first checkpoint: the warm start's result is read from RUN/warm_start/policy.pt."""
     run = tmp_path / "run"
@@ -135,6 +136,5 @@ def test_killed_twice(lit_agentrl, game_config, reference, tmp_path):
     command = ["fit", "--config", game_config, "--run_dir", run]
     assert lit_agentrl(*command, *sabotage("optimizer step", 3, tmp_path / "first")).code == -9
     assert lit_agentrl(*command, *sabotage("episode", 20, tmp_path / "second"), "--resume", "true").code == -9
-    # The callback is part of the checkpoint's callbacks no more: it has no state.
     assert lit_agentrl(*command, "--resume", "true").code == 0
     assert_same_run(run, reference)

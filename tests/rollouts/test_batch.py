@@ -101,5 +101,3 @@ def test_the_first_token_of_a_row_has_no_distribution_and_is_not_asked_for(batch
     view = batch.padded(torch.ones(batch.num_tokens, dtype=torch.bool))
     assert int(view.columns.min()) == 1
     assert view.token_index.numel() == batch.num_tokens - 2  # two roots
-
-

@@ -15,12 +15,8 @@ TASK = Task(id="t", family="f", split="train", seed=0)
 
 
 def turn(parent: int | None, prompt: tuple[int, ...], sampled: tuple[int, ...]) -> Turn:
-    completion = Completion(
-        token_ids=sampled, logprobs=(-1.0,) * len(sampled), stop_reason="eos", policy_version=0
-    )
-    return Turn(
-        parent=parent, prompt_ids=prompt, completion=completion, messages=(), reply=Message.of("assistant", "")
-    )
+    completion = Completion(token_ids=sampled, logprobs=(-1.0,) * len(sampled), stop_reason="eos", policy_version=0)
+    return Turn(parent=parent, prompt_ids=prompt, completion=completion, messages=(), reply=Message.of("assistant", ""))
 
 
 def ragged_batch() -> RolloutBatch:

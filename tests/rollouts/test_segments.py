@@ -14,7 +14,8 @@ def of(*groups):
 def test_members_of_a_group_share_their_prompt_and_groups_do_not():
     batch = of([trajectory(0, 0, turn([1], [2])), trajectory(0, 1, turn([1], [3]))], [trajectory(1, 0, turn([1], [4]))])
     assert batch.token_ids.tolist() == [1, 2, 3, 1, 4]
-    assert batch.kind.tolist() == [SegmentKind.PROMPT, SegmentKind.TURN, SegmentKind.TURN] + [0, 1]
+    prompt, turn_kind = SegmentKind.PROMPT, SegmentKind.TURN
+    assert batch.kind.tolist() == [prompt, turn_kind, turn_kind, prompt, turn_kind]
 
 
 def test_members_with_different_prompts_have_roots_of_their_own():
