@@ -13,6 +13,7 @@ from lit_agentrl.agents.base import Agent
 from lit_agentrl.algorithms.base import Algorithm
 from lit_agentrl.engines.local import LocalEngine
 from lit_agentrl.envs.spec import EnvSpec
+from lit_agentrl.rewards.terms import RewardTerms
 from lit_agentrl.rollouts.collector import RolloutCollector, run_coroutine
 from lit_agentrl.rollouts.hooks import notify
 from lit_agentrl.rollouts.rollout import Rollout
@@ -40,6 +41,7 @@ class EnvironmentDataModule(L.LightningDataModule):
         val_temperature: Temperature of validation and test; 0 is greedy.
         env_timeout_s: Seconds after which an environment or tool that gives no answer is replaced.
         max_output_chars: Observations and tool outputs are cut to this length, with a marker.
+        rewards: Weight by import path of functions `(trajectory) -> float` that are added to the environment's reward.
         seed: Run seed; default: what `seed_everything` was set to.
     """
 
@@ -59,6 +61,7 @@ class EnvironmentDataModule(L.LightningDataModule):
         val_temperature: float = 0.0,
         env_timeout_s: float = 60.0,
         max_output_chars: int = 8000,
+        rewards: dict[str, float] | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__()
@@ -93,6 +96,7 @@ class EnvironmentDataModule(L.LightningDataModule):
         self.env_spec = EnvSpec(**env)
         self.env_spec.check()
         self.agent = agent
+        self.rewards = RewardTerms(rewards or {})
         self.engine = engine if engine is not None else LocalEngine()
         self.num_workers = num_workers
         self.max_concurrent_episodes = max_concurrent_episodes
@@ -156,6 +160,7 @@ class EnvironmentDataModule(L.LightningDataModule):
             max_context=self.context_limit,
             run_seed=self.run_seed,
             max_concurrent_episodes=self.max_concurrent_episodes,
+            rewards=self.rewards,
         )
 
     def val_dataloader(self) -> Any:

@@ -29,7 +29,7 @@ everything also takes:
   --print_config         show the resolved configuration and stop
   --run_dir DIR          where the run goes (default: runs/<experiment>-<time>)
   --resume true          go on from RUN/checkpoints/last.ckpt
-shell completion: python -m lit_agentrl --print_shtab=bash  (needs: pip install shtab)
+shell completion: python -m lit_agentrl --print_completion=shtab-bash  (needs: pip install shtab)
 """
 
 _LIGHT_COMMANDS = {

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
 import lightning as L
-from jsonargparse import Namespace
+from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from callbacks import ProgressAxes, RolloutProgressBar, RunCheckpoint, TrajectoryLogger
@@ -289,6 +289,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def make_cli(arguments: Sequence[str]) -> CLI:
     """Parse a command line and run its command."""
+    set_parsing_settings(add_print_completion_argument=True)
     return CLI(
         Algorithm,
         L.LightningDataModule,

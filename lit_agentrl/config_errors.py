@@ -125,7 +125,7 @@ class _Report:
         hint = f" (did you mean {close[0]}?)" if close else ""
         return (
             f"{key}.init_args.{option}: {self.class_path} has no such argument{hint}; "
-            f"accepted are {', '.join(accepted)}"
+            f"accepted are {', '.join(accepted) or 'none'}"
         )
 
 

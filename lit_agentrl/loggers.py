@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import netrc
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -154,11 +155,9 @@ def _wandb(run_dir: Path, *, resumed: bool) -> WandbLogger:
     Nothing is ever dropped on the server for a step that goes backwards, because no internal step is given: the axes
     are ordinary metrics. A resumed run logs what comes after its checkpoint a second time, with the same values.
     """
-    import wandb
-
     mode = os.environ.get("WANDB_MODE")
     # Without a key W&B would stop and ask; what is recorded offline can be synced later.
-    offline = mode in ("offline", "dryrun") or (mode is None and not wandb.api.api_key)
+    offline = mode in ("offline", "dryrun") or (mode is None and not _has_wandb_key())
     identity = run_dir / "wandb_id.txt"
     if not (resumed and identity.exists()) and getattr(rank_zero_only, "rank", 0) == 0:
         identity.write_text(uuid.uuid4().hex[:8])
@@ -169,6 +168,7 @@ def _wandb(run_dir: Path, *, resumed: bool) -> WandbLogger:
         id=identity.read_text().strip() if identity.exists() else None,
         resume=None if offline else "allow",
         offline=offline,
+        mode="offline" if offline else mode,
     )
     experiment = logger.experiment
     for axis in ("progress/rollouts", "progress/episodes", "progress/tokens", "progress/env_steps"):
@@ -176,3 +176,15 @@ def _wandb(run_dir: Path, *, resumed: bool) -> WandbLogger:
     for phase in ("rollout", "train", "val", "tokens"):
         experiment.define_metric(f"{phase}/*", step_metric="progress/rollouts", step_sync=True)
     return logger
+
+
+def _has_wandb_key() -> bool:
+    """Say whether a W&B key is at hand, without asking W&B, which would ask the user."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
+        host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").partition("://")[2].strip("/")
+        return netrc.netrc(path).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

@@ -15,7 +15,7 @@ CASES = {
     "wrong logger": (["--loggers", "[foo]"], ["loggers", "'csv', 'tensorboard', 'wandb'"]),
     "missing file": (["--config", "nofile.yaml"], ["config", "nofile.yaml"]),
     "unknown argument of the environment": (
-        ["--env.init_args", '{"digitz": 3}', "--env.class_path", "lit_agentrl.envs.arithmetic.TinyArithmetic"],
+        ["--env", '{"class_path": "lit_agentrl.envs.arithmetic.TinyArithmetic", "init_args": {"digitz": 3}}'],
         ["env.init_args.digitz", "digits"],
     ),
     "unknown argument of the agent": (["--agent.init_args.max_turn", "2"], ["agent.init_args.max_turn", "max_turns"]),
@@ -91,8 +91,8 @@ def test_without_a_configuration(lit_agentrl):
 
 
 def test_wrong_key_in_a_file(lit_agentrl, game_config, tmp_path):
-    (tmp_path / "wrong.yaml").write_text("polizy: {}\n")
-    outcome = lit_agentrl("fit", "--config", game_config, "--config", tmp_path / "wrong.yaml")
+    (tmp_path / "wrong.yaml").write_text("polizy: 3\n")
+    outcome = lit_agentrl("fit", "--config", game_config, "--config", tmp_path / "wrong.yaml", cwd=tmp_path)
     assert outcome.code == 2
     assert "polizy" in error_line(outcome)
 

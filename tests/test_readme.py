@@ -1,5 +1,6 @@
 """The README's examples are complete and short, and they train."""
 
+import os
 import re
 import subprocess
 import sys
@@ -39,7 +40,11 @@ def test_the_examples_train_together(tmp_path):
         *("--trainer.max_epochs", "2", "--trainer.check_val_every_n_epoch", "2"),
     ]
     result = subprocess.run(
-        command, cwd=tmp_path, env={**_environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}"}, capture_output=True, text=True
+        command,
+        cwd=tmp_path,
+        env={**_environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
     )
     assert result.returncode == 0, result.stderr[-3000:]
     metrics = (run / "metrics.csv").read_text()
@@ -66,8 +71,3 @@ def test_every_file_in_the_tree_exists_and_none_is_missing():
     for name in listed:
         assert (ROOT / name).exists(), f"{name} is in the README's tree but not in the repository"
 
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -12,6 +12,7 @@ from lit_agentrl.agents.base import Agent
 from lit_agentrl.agents.context import EpisodeContext
 from lit_agentrl.policies.chat import ChatFormat
 from lit_agentrl.protocols import Engine, EnvHandle, EpisodeFailedError
+from lit_agentrl.rewards.terms import RewardTerms
 from lit_agentrl.rollouts.rollout import Rollout
 from lit_agentrl.rollouts.workers import WorkerPool
 from lit_agentrl.types import (
@@ -40,6 +41,7 @@ class RolloutCollector:
         chat: Chat format of the policy.
         max_context: Tokens of an episode's longest context.
         run_seed: Seed of the run.
+        rewards: Terms that are added to what the environment gave; default: none.
         max_concurrent_episodes: Episodes that run at a time, if the pool has so many slots. Part of the experiment: it
             decides what shares a batch.
     """
@@ -54,6 +56,7 @@ class RolloutCollector:
         max_context: int,
         run_seed: int,
         max_concurrent_episodes: int,
+        rewards: RewardTerms | None = None,
     ) -> None:
         self._pool = pool
         self._engine = engine
@@ -62,6 +65,7 @@ class RolloutCollector:
         self._max_context = max_context
         self._run_seed = run_seed
         self._max_concurrent = max_concurrent_episodes
+        self._rewards = rewards
 
     def collect(
         self,
@@ -112,11 +116,13 @@ class RolloutCollector:
                 raise group.exceptions[0] from None
 
         run_coroutine(everything())
+        stats = self._engine.stats
+        self._engine.reset()  # gives memory back before training needs it
         return Rollout(
             phase=phase,
             index=index,
             groups=groups,
-            engine=self._engine.stats,
+            engine=stats,
             wall_s=time.perf_counter() - started,
         )
 
@@ -137,6 +143,8 @@ class RolloutCollector:
         )
         try:
             await self._agent.run(trajectory, context)
+            if self._rewards is not None:
+                self._rewards.add_to(trajectory)
         except EpisodeFailedError as error:
             trajectory.status, trajectory.cause = "failed", str(error)
             # Whatever was earned before says nothing about an episode whose end is unknown.

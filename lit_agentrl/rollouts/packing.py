@@ -52,12 +52,12 @@ def packed_pieces(batch: RolloutBatch, max_tokens: int, *, wanted: Tensor) -> It
     """
     wanted_segments = set(batch.segment[wanted].tolist())
     taken: set[int] = set()
-    packs: list[tuple[int, int, list[int]]] = []  # size, number, owned segments
+    packs: list[tuple[int, int, int, list[int]]] = []  # size, number, root, owned segments
     open_packs: dict[int, tuple[set[int], list[int]]] = {}  # by root: segments present, owned segments
 
     def close(root: int) -> None:
         present, owned = open_packs.pop(root)
-        packs.append((sum(_size(batch, segment) for segment in present), len(packs), owned))
+        packs.append((sum(_size(batch, segment) for segment in present), len(packs), root, owned))
 
     for leaf in batch.leaves():
         path = batch.path(leaf)
@@ -79,14 +79,15 @@ def packed_pieces(batch: RolloutBatch, max_tokens: int, *, wanted: Tensor) -> It
 
     packs.sort(key=lambda pack: (-pack[0], pack[1]))
     piece: list[int] = []
-    rows_in_piece, longest = 0, 0
-    for size, _, owned in packs:
+    roots: set[int] = set()  # one row each
+    longest = 0
+    for size, _, root, owned in packs:
         longest = max(longest, size)
-        if rows_in_piece and longest * (rows_in_piece + 1) > max_tokens:
+        if roots and (root in roots or longest * (len(roots) + 1) > max_tokens):
             yield batch.select(piece)
-            piece, rows_in_piece, longest = [], 0, size
+            piece, roots, longest = [], set(), size
         piece.extend(owned)
-        rows_in_piece += 1
+        roots.add(root)
     if piece:
         yield batch.select(piece)
 

