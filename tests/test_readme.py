@@ -42,7 +42,7 @@ def test_the_examples_train_together(tmp_path):
     result = subprocess.run(
         command,
         cwd=tmp_path,
-        env={**_environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{tmp_path}:{ROOT}"},
         capture_output=True,
         text=True,
     )
@@ -70,4 +70,3 @@ def test_every_file_in_the_tree_exists_and_none_is_missing():
     assert listed, "the tree lists no files"
     for name in listed:
         assert (ROOT / name).exists(), f"{name} is in the README's tree but not in the repository"
-

@@ -94,7 +94,7 @@ class Algorithm(L.LightningModule, ABC):
         """Leave batches where they are: only micro-batches go to the device."""
         return batch
 
-    def on_train_start(self) -> None:
+    def on_fit_start(self) -> None:
         """Switch dropout and gradient checkpointing on where the policy has them."""
         self.policy.train()
 

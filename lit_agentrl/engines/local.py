@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.engines.batching import LockstepBatcher
-from lit_agentrl.engines.kv_rows import KeptRow, assemble, can_keep, take_row
+from lit_agentrl.engines.kv_rows import KeptRow, assemble, can_keep, new_cache, take_row
 from lit_agentrl.policies.base import DTYPES, Policy
 from lit_agentrl.seeding import uniforms
 from lit_agentrl.token_ids import common_prefix_length
@@ -151,10 +151,10 @@ class LocalEngine:
         assert policy.chat is not None
         unique = {prompt: index for index, prompt in enumerate(dict.fromkeys(r.prompt_ids for r in requests))}
         shared = _common_prefix(list(unique))
-        cache = None
+        cache = new_cache(model.config)
         if shared:
             ids = torch.tensor([shared], device=model.device)
-            cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).cache
+            model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
             cache.batch_repeat_interleave(len(unique))
         ids, mask = _left_padded([prompt[len(shared) :] for prompt in unique], policy.chat.pad_id, model.device)
         self.stats.prefilled_tokens += len(shared) + int(mask.sum())
@@ -165,9 +165,9 @@ class LocalEngine:
         )
         member_of = torch.tensor([unique[r.prompt_ids] for r in requests], device=model.device)
         if len(unique) != len(requests):
-            output.cache.batch_select_indices(member_of)
+            cache.batch_select_indices(member_of)
         return _Decoding(
-            cache=output.cache,
+            cache=cache,
             logits=output.logits[member_of, -1],
             mask=whole[member_of],
             position=positions[member_of, -1:] + 1,
