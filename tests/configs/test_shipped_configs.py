@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lit_agentrl.sweeping.plan import read_plan
+
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EXPERIMENTS = sorted((CONFIGS / "experiment").glob("*.yaml"))
 KEYS = {"policy": "policy", "env": "env", "agent": "agent", "algorithm": "model", "trainer": "trainer"}
+ABLATIONS = sorted((CONFIGS / "ablation").glob("*.yaml"))
 PARTS = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name in KEYS)
 
 
@@ -16,7 +19,7 @@ def name(path):
 
 
 def test_every_file_is_an_experiment_or_a_part():
-    assert sorted(CONFIGS.rglob("*.yaml")) == sorted(EXPERIMENTS + PARTS)
+    assert sorted(CONFIGS.rglob("*.yaml")) == sorted(EXPERIMENTS + PARTS + ABLATIONS)
     assert not list(CONFIGS.rglob("__init__.py"))
 
 
@@ -24,6 +27,14 @@ def test_every_file_is_an_experiment_or_a_part():
 def test_experiments_parse(lit_agentrl, tmp_path, path):
     outcome = lit_agentrl("fit", "--config", path, "--print_config", cwd=tmp_path)
     assert outcome.code == 0, outcome.output
+
+
+@pytest.mark.parametrize("path", ABLATIONS, ids=name)
+def test_every_variant_of_an_ablation_parses(lit_agentrl, tmp_path, path):
+    plan = read_plan(path)
+    for variant, overrides in plan.variants.items():
+        outcome = lit_agentrl("fit", "--config", plan.base, *overrides, "--print_config", cwd=tmp_path)
+        assert outcome.code == 0, f"{variant}: {outcome.output}"
 
 
 @pytest.mark.parametrize("path", PARTS, ids=name)

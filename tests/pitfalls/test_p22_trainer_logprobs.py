@@ -5,7 +5,7 @@ import torch
 
 from lit_agentrl.policies.tiny import TinyPolicy
 
-TEMPERATURE = 0.7
+TEMPERATURE = 1.5
 PROMPT_LENGTH, LENGTH = 4, 12
 
 
@@ -17,8 +17,15 @@ def policy():
 
 
 @pytest.fixture(scope="module")
+@torch.no_grad()
 def ids(policy):
-    return torch.randint(len(policy.tokenizer), (8, LENGTH), generator=torch.Generator().manual_seed(0))
+    """Random prompts, and what the policy itself draws after them: the tokens that rollouts train on."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(policy.tokenizer), (8, PROMPT_LENGTH), generator=generator)
+    while ids.shape[1] < LENGTH:
+        probabilities = (policy.causal_lm(input_ids=ids).logits[:, -1] / TEMPERATURE).softmax(-1)
+        ids = torch.cat([ids, torch.multinomial(probabilities, 1, generator=generator)], dim=1)
+    return ids
 
 
 def trained_logprobs(policy, ids):

@@ -58,7 +58,7 @@ def test_gradients_do_not_depend_on_the_chunks(policy):
         (logprobs.sum() + 0.1 * entropy.sum()).backward()
         gradients.append([parameter.grad.clone() for parameter in policy.parameters()])
     for first, second in zip(*gradients, strict=True):
-        torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(first, second, atol=1e-5, rtol=1e-5)  # float32; gradients are of order 1
 
 
 def test_entropy_carries_gradients_only_when_asked(policy):
