@@ -30,9 +30,8 @@ def fit(run_dir, seed):
 def check_learning(validations):
     before, warmed_up, *during_grpo = [success for _, success in validations]
     assert before < 0.05  # random weights do not even end their reply
-    assert (
-        0.10 < warmed_up < 0.40
-    )  # a fifth asks the right source, rumours are right once in ten: 0.2 + 0.8 / 10 = 0.28
+    # A fifth of the demonstrations ask the right source; rumours are right once in ten: 0.2 + 0.8 / 10 = 0.28.
+    assert 0.10 < warmed_up < 0.40
     assert during_grpo[-1] > 0.80
     assert during_grpo[-1] - warmed_up >= 0.30
 
