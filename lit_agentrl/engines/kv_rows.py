@@ -41,6 +41,8 @@ class KeptRow:
 class RoomyLayer(DynamicLayer):
     """Keys and values with room behind them: a decoding step writes one column, where its base copies all of them."""
 
+    keys: Tensor
+    values: Tensor
     _key_room: Tensor | None = None
     _value_room: Tensor | None = None
 
