@@ -1,4 +1,4 @@
-"""Generation in the trainer's own process: ragged batches, prompts read once, finished rows dropped at once."""
+"""Generation in the trainer's own process: ragged batches, prompts read once, rows that end leave the batch."""
 
 from __future__ import annotations
 
