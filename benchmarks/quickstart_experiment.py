@@ -48,8 +48,8 @@ def report(folder: Path, *, seeds: int) -> str:
         f"{seeds} seeds, 500 fixed held-out episodes each, sampled at temperature 1. A run's interval is that of the "
         "paired difference over its episodes (95 %, normal); the last row's is over seeds (95 %, t).",
         "",
-        "| arm | seed | start | warm start | after GRPO | gain | 95 % interval |",
-        "|---|---|---|---|---|---|---|",
+        "| arm | seed | warm start | after GRPO | gain | 95 % interval |",
+        "|---|---|---|---|---|---|",
     ]
     for arm in ("calculator", "no_tools"):
         gains = []
@@ -57,27 +57,26 @@ def report(folder: Path, *, seeds: int) -> str:
             run = folder / arm / f"seed-{seed}"
             milestones = run / "milestones.json"
             entries = {e["name"]: e for e in json.loads(milestones.read_text())} if milestones.exists() else {}
-            if not {"start", "warm start", "GRPO"} <= entries.keys():
-                lines.append(f"| {arm} | {seed} | not finished | | | | |")
+            if not {"warm start", "GRPO"} <= entries.keys():
+                lines.append(f"| {arm} | {seed} | not finished | | | |")
                 continue
-            start, warm, final = (entries[name]["success"] for name in ("start", "warm start", "GRPO"))
+            warm, final = (entries[name]["success"] for name in ("warm start", "GRPO"))
             low, high = paired_interval(run)
             gains.append(final - warm)
             lines.append(
-                f"| {arm} | {seed} | {start:.1%} | {warm:.1%} | {final:.1%} | {final - warm:+.1%} | "
-                f"{low:+.1%} to {high:+.1%} |"
+                f"| {arm} | {seed} | {warm:.1%} | {final:.1%} | {final - warm:+.1%} | {low:+.1%} to {high:+.1%} |"
             )
         if gains:
             summary = mean_interval(gains)
             between = "" if summary.low is None else f"{summary.low:+.1%} to {summary.high:+.1%}"
-            lines.append(f"| {arm} | mean | | | | {summary.mean:+.1%} | {between} |")
+            lines.append(f"| {arm} | mean | | | {summary.mean:+.1%} | {between} |")
     return "\n".join(lines) + "\n"
 
 
 def paired_interval(run: Path) -> tuple[float, float]:
-    """Return the 95 % interval of the mean difference between last and second validation, episode by episode."""
+    """Return the 95 % interval of the mean difference between the last validation and the one before, episode by episode."""
     files = sorted((run / "trajectories").glob("val-*.jsonl"))
-    after, before = ({r["id"]: float(r["success"]) for r in read_trajectories(path)} for path in (files[-1], files[1]))
+    before, after = ({r["id"]: float(r["success"]) for r in read_trajectories(path)} for path in files[-2:])
     differences = [after[name] - before[name] for name in before]
     mean = sum(differences) / len(differences)
     error = stats.sem(differences)

@@ -76,9 +76,9 @@ class CLI(LightningCLI):
         parser.add_class_arguments(WarmStart, "warm_start", help="supervised steps on demonstrations before fit")
         parser.add_argument(
             "--milestones",
-            type=bool,
+            type=bool | list[Literal["start", "warm start", "end"]],
             default=False,
-            help="evaluate at the start, after the warm start and at the end, and print the table",
+            help="evaluate at the start, after the warm start and at the end, or at those named, and print the table",
         )
         parser.add_lightning_class_args(RunCheckpoint, "checkpoint")
         parser.add_lightning_class_args(TrajectoryLogger, "trajectories")
@@ -164,7 +164,7 @@ class CLI(LightningCLI):
                 logger.resume(next_step=self.batches_done, rows_before_training=recorded)
         if settings.ckpt_path is not None:
             return
-        if settings.milestones:
+        if self._wants("start"):
             self._evaluate("start")
         warm_start: WarmStart = self._get(self.config_init, "warm_start")
         if warm_start.num_steps:
@@ -177,12 +177,16 @@ class CLI(LightningCLI):
                 trainer_settings=dict(self._get(self.config_init, "trainer")),
                 show_progress=self._get(self.config_init, "progress").is_enabled,
             )
-            if settings.milestones:
+            if self._wants("warm start"):
                 self._evaluate("warm start")
+
+    def _wants(self, milestone: str) -> bool:
+        chosen = self.settings.milestones
+        return milestone in chosen if isinstance(chosen, list) else bool(chosen)
 
     def after_fit(self) -> None:
         """Write down the final success, and print the table of milestones."""
-        if not self.settings.milestones:
+        if not self._wants("end"):
             return
         name = type(self.model).__name__
         step = self.trainer.fit_loop.epoch_loop._batches_that_stepped

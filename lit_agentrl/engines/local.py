@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lit_agentrl.engines.batching import LockstepBatcher
 from lit_agentrl.engines.kv_rows import KeptRow, assemble, can_keep, new_cache, take_row
+from lit_agentrl.engines.packed_linear import PackedLinears
 from lit_agentrl.policies.base import DTYPES, Policy
 from lit_agentrl.seeding import uniforms
 from lit_agentrl.token_ids import common_prefix_length
@@ -51,6 +52,7 @@ class LocalEngine:
         self.max_batch_size = max_batch_size
         self.cache_mb = cache_mb
         self._kept: dict[tuple[int, ...], KeptRow] = {}
+        self._packed = PackedLinears()
         self.stats = EngineStats()
         self._policy: Policy | None = None
         self._copy: Any = None
@@ -61,12 +63,14 @@ class LocalEngine:
         """Generate with this policy from now on."""
         if self._policy is not policy:
             self._policy, self._copy = policy, None
+            self._packed.clear()
 
     def sync(self, version: int) -> None:
         """Take over the policy's current weights, under this version number."""
         policy = self._bound()
         self._version = version
         self._kept.clear()  # computed with older weights
+        self._packed.clear()
         model = policy.causal_lm
         dtype = model.dtype if self.dtype == "auto" else DTYPES[self.dtype]
         if dtype == model.dtype and policy.model is model:
@@ -96,9 +100,10 @@ class LocalEngine:
         return await self._batcher.submit(request)
 
     def reset(self) -> None:
-        """Forget requests that were never answered: a rollout begins, on an event loop of its own."""
+        """Forget requests that were never answered, and give memory back: a rollout begins or has ended."""
         self._batcher = LockstepBatcher(self.generate_batch)
         self._kept.clear()
+        self._packed.clear()
         self.stats = EngineStats()
 
     @torch.no_grad()
@@ -112,8 +117,9 @@ class LocalEngine:
         self._kept = {key: row for r in requests if (row := self._kept.get(key := r.identity[:3])) is not None}
         try:
             completions: list[Completion] = []
-            for start in range(0, len(requests), self.max_batch_size):
-                completions += self._generate(model, policy, requests[start : start + self.max_batch_size])
+            with self._packed.used_by(model):
+                for start in range(0, len(requests), self.max_batch_size):
+                    completions += self._generate(model, policy, requests[start : start + self.max_batch_size])
             return completions
         finally:
             model.train(was_training)
