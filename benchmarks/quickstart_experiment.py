@@ -74,7 +74,7 @@ def report(folder: Path, *, seeds: int) -> str:
 
 
 def paired_interval(run: Path) -> tuple[float, float]:
-    """Return the 95 % interval of the mean difference between the last validation and the one before, episode by episode."""
+    """Return the 95 % interval of the mean difference between the last two validations, episode by episode."""
     files = sorted((run / "trajectories").glob("val-*.jsonl"))
     before, after = ({r["id"]: float(r["success"]) for r in read_trajectories(path)} for path in files[-2:])
     differences = [after[name] - before[name] for name in before]

@@ -40,7 +40,7 @@ class PackedLinears:
     @contextmanager
     def used_by(self, model: nn.Module) -> Iterator[None]:
         """Let the model's linear layers compute with packed weights inside the block; no gradients flow there."""
-        layers = [module for module in model.modules() if self._can_pack(module)]
+        layers = [module for module in model.modules() if isinstance(module, nn.Linear) and self._can_pack(module)]
         for layer in layers:
             self._install(layer)
         try:
@@ -49,7 +49,7 @@ class PackedLinears:
             for layer in layers:
                 del layer.__dict__["forward"]
 
-    def _can_pack(self, module: nn.Module) -> bool:
+    def _can_pack(self, module: nn.Linear) -> bool:
         if type(module) is not nn.Linear or not torch.backends.mkldnn.is_available():
             return False
         weight: Any = module.weight
