@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from datamodules._environment import EnvironmentDataModule
+from datamodules._environment import EnvironmentDataModule, sum_stats
 from lit_agentrl.agents.base import Agent
 from lit_agentrl.algorithms.base import OnPolicyAlgorithm
 from lit_agentrl.rollouts.batch import RolloutBatch
 from lit_agentrl.rollouts.collector import run_coroutine
 from lit_agentrl.rollouts.hooks import notify
-from lit_agentrl.rollouts.rollout import Progress, rollout_metrics, token_accounting
+from lit_agentrl.rollouts.rollout import Progress, Rollout, rollout_metrics, token_accounting
 from lit_agentrl.rollouts.segments import batch_from_groups
 from lit_agentrl.rollouts.stream import SizedStream
 from lit_agentrl.seeding import derive_seed
@@ -91,19 +91,27 @@ class RolloutDataModule(EnvironmentDataModule):
         assert trainer is not None
         index = self.progress.rollouts
         mine = range(trainer.global_rank, self.num_groups, trainer.world_size)
-        split: Split = "train"
-        seeds = [(derive_seed(self.run_seed, "task", index, group), split) for group in mine]
         notify(trainer, "on_rollout_start", "train", len(mine) * self.group_size)
-        collector = self.collector()
-        tasks = run_coroutine(self.pool.sample_tasks(seeds))
-        rollout = collector.collect(
-            list(zip(mine, tasks, strict=True)),
-            phase="train",
-            index=index,
-            group_size=self.group_size,
-            sampling=Sampling(temperature=self.temperature, max_new_tokens=self.max_new_tokens),
-            listener=lambda trajectory: notify(trainer, "on_episode_end", trajectory),
-        )
+        rollout = self._collect(list(mine), index)
+        for attempt in range(1, algorithm.max_refills + 1):
+            missing = len(mine) - len(algorithm.kept_groups(rollout))
+            if missing:
+                further = self._collect([attempt * self.num_groups + group for group in mine[:missing]], index)
+                rollout = Rollout(
+                    phase="train",
+                    index=index,
+                    groups=rollout.groups + further.groups,
+                    engine=sum_stats([rollout.engine, further.engine]),
+                    wall_s=rollout.wall_s + further.wall_s,
+                )
+        if algorithm.max_refills and not any(algorithm.gather_objects(bool(algorithm.kept_groups(rollout)))):
+            drawn = sum(algorithm.gather_objects(len(rollout.groups)))
+            raise RuntimeError(
+                f"rollout {index}: all {drawn} groups earned the same reward in each of their episodes, also after "
+                f"{algorithm.max_refills} refills (model.init_args.max_refills), so there is nothing to learn from: "
+                "choose tasks that the policy solves now and then (env, warm_start), or raise "
+                "data.init_args.group_size or data.init_args.temperature"
+            )
         gather = algorithm.gather_objects
         self.progress.add(rollout, gather=gather)
         whole = batch_from_groups(rollout.groups, temperature=self.temperature)
@@ -117,6 +125,23 @@ class RolloutDataModule(EnvironmentDataModule):
                 batch.metrics = rollout.metrics
                 notify(trainer, "on_rollout_end", rollout)
             yield batch
+
+    def _collect(self, groups: list[int], index: int) -> Rollout:
+        """Collect one group for each of these numbers."""
+        trainer = self.trainer
+        assert trainer is not None
+        split: Split = "train"
+        seeds = [(derive_seed(self.run_seed, "task", index, group), split) for group in groups]
+        collector = self.collector()
+        tasks = run_coroutine(self.pool.sample_tasks(seeds))
+        return collector.collect(
+            list(zip(groups, tasks, strict=True)),
+            phase="train",
+            index=index,
+            group_size=self.group_size,
+            sampling=Sampling(temperature=self.temperature, max_new_tokens=self.max_new_tokens),
+            listener=lambda trajectory: notify(trainer, "on_episode_end", trajectory),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must know."""

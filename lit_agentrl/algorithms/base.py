@@ -138,9 +138,13 @@ class Algorithm(L.LightningModule, ABC):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()
+        self.after_step(means)
         self.log_dict(
             {f"train/{name}": value for name, value in means.items()} | {"train/grad_norm": norm, "train/lr": lr}
         )
+
+    def after_step(self, means: dict[str, Tensor]) -> None:
+        """Called after an optimizer step with the loss terms' means over all ranks."""
 
     def _means_over_ranks(self, totals: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the loss of the global batch, and means of the other terms over all its trained tokens."""
@@ -168,29 +172,48 @@ class Algorithm(L.LightningModule, ABC):
 
     def pieces(self, batch: RolloutBatch, wanted: Tensor) -> list[RolloutBatch]:
         """Cut a batch into micro-batches; `wanted` [N] says which tokens' log-probs are needed."""
-        if self.share_prefixes:
-            return list(packed_pieces(batch, self.micro_batch_tokens, wanted=wanted))
-        return list(batch.micro_batches(self.micro_batch_tokens, wanted=wanted))
+        cut = packed_pieces if self.share_prefixes else RolloutBatch.micro_batches
+        return list(cut(batch, self.micro_batch_tokens, wanted=wanted, whole_trajectories=self.whole_trajectories))
 
-    def policy_logprobs(self, batch: RolloutBatch, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (index [M], log-probs [M], entropies [M]) of the wanted tokens; index points into the flat batch."""
+    whole_trajectories: bool = False
+    """Whether the loss is only defined on all tokens of a trajectory together; micro-batches then do not cut them."""
+
+    def policy_logprobs(
+        self, batch: RolloutBatch, wanted: Tensor, *, policy: Policy | None = None, entropy_grad: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (index [M], log-probs [M], entropies [M]) of the wanted tokens; index points into the flat batch.
+
+        Args:
+            batch: A micro-batch.
+            wanted: [N] bool.
+            policy: Whose log-probs; default: the trained policy's.
+            entropy_grad: Whether gradients flow through the entropies.
+        """
         assert self.policy.chat is not None
         pad_id, temperature = self.policy.chat.pad_id, batch.temperature
+        token_logprobs = (policy or self.policy).token_logprobs
         if self.share_prefixes:
             tree = pack(batch, wanted, pad_id=pad_id)
-            logprobs, entropies = self.policy.token_logprobs(
+            logprobs, entropies = token_logprobs(
                 tree.input_ids,
                 tree.visible,
                 tree.position_ids,
                 tree.rows,
                 tree.columns,
                 temperature=temperature,
+                entropy_grad=entropy_grad,
                 sources=tree.sources,
             )
             return tree.token_index, logprobs, entropies
         view = batch.padded(wanted, pad_id=pad_id)
-        logprobs, entropies = self.policy.token_logprobs(
-            view.input_ids, view.attention_mask, view.position_ids, view.rows, view.columns, temperature=temperature
+        logprobs, entropies = token_logprobs(
+            view.input_ids,
+            view.attention_mask,
+            view.position_ids,
+            view.rows,
+            view.columns,
+            temperature=temperature,
+            entropy_grad=entropy_grad,
         )
         return view.token_index, logprobs, entropies
 
@@ -338,6 +361,13 @@ class OnPolicyAlgorithm(Algorithm):
         """Optimizer steps per rollout, known beforehand."""
         return self.num_minibatches * self.num_inner_epochs
 
+    max_refills: int = 0
+    """Rounds of further tasks with which groups that are not kept may be replaced."""
+
+    def kept_groups(self, rollout: Rollout) -> list[int]:
+        """Return the groups of this rank's rollout that are learnt from."""
+        return sorted(group.group for group in rollout.groups)
+
     @abstractmethod
     def credit(self, rollout: Rollout, batch: RolloutBatch) -> None:
         """Write `batch.advantages`, and a reason other than `TRAINED` for tokens that are not to be trained."""
@@ -366,9 +396,9 @@ class OnPolicyAlgorithm(Algorithm):
         """
         self.credit(rollout, batch)
         rollout.batch = batch
-        if self.batches_per_rollout > 1:
+        if batch.old_logprobs is None and self.batches_per_rollout > 1:
             batch.old_logprobs = self._trainer_logprobs(batch)
-        groups = sorted(group for ids in self.gather_objects([g.group for g in rollout.groups]) for group in ids)
+        groups = sorted(group for ids in self.gather_objects(self.kept_groups(rollout)) for group in ids)
         group_of = [group.group for group in rollout.groups for _ in group.trajectories]
         parts = []
         for epoch in range(self.num_inner_epochs):
@@ -388,13 +418,28 @@ class OnPolicyAlgorithm(Algorithm):
 
         The batch must be that of a whole rollout.
         """
+        return self.logprobs_of(batch, batch.reason == TokenReason.TRAINED, otherwise=batch.behavior_logprobs)
+
+    @torch.no_grad()
+    def logprobs_of(
+        self, batch: RolloutBatch, wanted: Tensor, *, otherwise: Tensor, policy: Policy | None = None
+    ) -> Tensor:
+        """Return log-probs of the wanted tokens, without gradient, [N] float32 on the CPU.
+
+        Args:
+            batch: That of a whole rollout.
+            wanted: [N] bool.
+            otherwise: [N]: what stands where nothing is wanted.
+            policy: Whose log-probs; default: the trained policy's.
+        """
         was_training = self.policy.training
         self.policy.eval()
-        old = batch.behavior_logprobs.clone()
+        result = otherwise.clone()
         with self.trainer.precision_plugin.forward_context():
-            for piece in self.pieces(batch, batch.reason == TokenReason.TRAINED):
+            for piece in self.pieces(batch, wanted):
                 on_device = piece.to(self.device)
-                index, logprobs, _ = self.policy_logprobs(on_device, on_device.reason == TokenReason.TRAINED)
-                old[piece.origin[index.cpu()]] = logprobs.float().cpu()
+                asked = wanted[piece.origin].to(self.device)
+                index, logprobs, _ = self.policy_logprobs(on_device, asked, policy=policy)
+                result[piece.origin[index.cpu()]] = logprobs.float().cpu()
         self.policy.train(was_training)
-        return old
+        return result

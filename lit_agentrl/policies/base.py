@@ -155,14 +155,22 @@ class Policy(nn.Module, ABC):
         self.sync_inference_copy(plain)
         return plain
 
+    def frozen_copy(self) -> Policy:
+        """Return a policy with a copy of today's weights, LoRA merged, that is never trained."""
+        twin = copy.copy(self)
+        twin._modules = dict(self._modules)
+        twin._has_plain_head()
+        twin.model = self.inference_copy(self.causal_lm.dtype)
+        return twin
+
     @torch.no_grad()
     def sync_inference_copy(self, twin: PreTrainedModel) -> None:
         """Give a model made by `inference_copy` today's weights, in place. The policy's own weights are only read."""
         targets = dict(twin.named_parameters())
-        for name, weight in self._merged_weights():
+        for name, weight in self.merged_weights():
             targets[name].copy_(weight)
 
-    def _merged_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def merged_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights of a plain causal LM by name, LoRA added where there is one."""
         causal_lm = self.causal_lm
         adapted = {name: module for name, module in causal_lm.named_modules() if hasattr(module, "get_delta_weight")}

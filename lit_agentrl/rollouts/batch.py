@@ -78,6 +78,8 @@ class RolloutBatch:
     """[S] int64: order of the segments of one trajectory, for recurrence."""
     origin: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     """[N] int64: the token's place in the batch of the whole rollout; kept through every selection."""
+    columns: dict[str, Tensor] = field(default_factory=dict)
+    """[N] each: what else an algorithm knows of every token (log-probs of a reference, values, returns)."""
     temperature: float = 1.0
     metrics: dict[str, float] = field(default_factory=dict)
     """What is to be logged with this batch: the figures of the rollout, on its first batch."""
@@ -106,6 +108,7 @@ class RolloutBatch:
             for f in dataclasses.fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
         }
+        moved["columns"] = {name: column.to(device) for name, column in self.columns.items()}
         return dataclasses.replace(self, **moved)
 
     def span(self, segment: int) -> slice:
@@ -163,6 +166,7 @@ class RolloutBatch:
             kind=self.kind[index],
             chain=self.chain[index],
             origin=self.origin[tokens],
+            columns={name: column[tokens] for name, column in self.columns.items()},
         )
 
     def select_trajectories(self, trajectories: Sequence[int]) -> Self:
@@ -170,7 +174,9 @@ class RolloutBatch:
         wanted = set(trajectories)
         return self.select([s for s, trajectory in enumerate(self.trajectory.tolist()) if trajectory in wanted])
 
-    def micro_batches(self, max_tokens: int, *, wanted: Tensor | None = None) -> Iterator[Self]:
+    def micro_batches(
+        self, max_tokens: int, *, wanted: Tensor | None = None, whole_trajectories: bool = False
+    ) -> Iterator[Self]:
         """Cut the batch into pieces of at most `max_tokens` padded tokens, or of one row.
 
         Rows without a wanted token are left out. Rows of like length share a piece. A token that several rows share
@@ -179,6 +185,7 @@ class RolloutBatch:
         Args:
             max_tokens: Rows times longest row of a piece.
             wanted: [N] bool; default: tokens with a weight.
+            whole_trajectories: Keep all rows of a trajectory in one piece, which may then be larger.
         """
         wanted = self.weight != 0 if wanted is None else wanted
         trained_segments = set(self.segment[wanted].tolist())
@@ -192,15 +199,24 @@ class RolloutBatch:
         rows.sort(key=lambda row: (row[0], row[1]), reverse=True)
         piece: list[int] = []
         rows_in_piece, longest = 0, 0
-        for length, _, owned in rows:
+        for unit in self._units(rows) if whole_trajectories else [[row] for row in rows]:
+            length = max(length for length, _, _ in unit)
             longest = max(longest, length)
-            if rows_in_piece and longest * (rows_in_piece + 1) > max_tokens:
+            if rows_in_piece and longest * (rows_in_piece + len(unit)) > max_tokens:
                 yield self.select(piece)
                 piece, rows_in_piece, longest = [], 0, length
-            piece.extend(owned)
-            rows_in_piece += 1
+            piece.extend(segment for _, _, owned in unit for segment in owned)
+            rows_in_piece += len(unit)
         if piece:
             yield self.select(piece)
+
+    def _units(self, rows: list[tuple[int, int, list[int]]]) -> list[list[tuple[int, int, list[int]]]]:
+        """Put rows of one trajectory together, in the order of the longest of them."""
+        owners = self.trajectory.tolist()
+        units: dict[int, list[tuple[int, int, list[int]]]] = {}
+        for row in rows:
+            units.setdefault(owners[row[1]], []).append(row)
+        return list(units.values())
 
     def padded(self, wanted: Tensor, *, pad_id: int = 0) -> PaddedView:
         """Lay the rows out as a rectangle.

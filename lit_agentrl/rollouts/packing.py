@@ -40,7 +40,9 @@ class PackedView:
     """[M] int64: the wanted tokens' places in the flat batch."""
 
 
-def packed_pieces(batch: RolloutBatch, max_tokens: int, *, wanted: Tensor) -> Iterator[RolloutBatch]:
+def packed_pieces(
+    batch: RolloutBatch, max_tokens: int, *, wanted: Tensor, whole_trajectories: bool = False
+) -> Iterator[RolloutBatch]:
     """Cut a batch into pieces of at most `max_tokens` tokens when packed and padded, or of one episode.
 
     Episodes without a wanted token are left out. Each token keeps its weight in the first piece that it is part of.
@@ -49,6 +51,7 @@ def packed_pieces(batch: RolloutBatch, max_tokens: int, *, wanted: Tensor) -> It
         batch: What to cut.
         max_tokens: Rows times longest row of a piece.
         wanted: [N] bool.
+        whole_trajectories: Keep all tokens of a trajectory in one piece, which may then be larger.
     """
     wanted_segments = set(batch.segment[wanted].tolist())
     taken: set[int] = set()
@@ -81,15 +84,38 @@ def packed_pieces(batch: RolloutBatch, max_tokens: int, *, wanted: Tensor) -> It
     piece: list[int] = []
     roots: set[int] = set()  # one row each
     longest = 0
-    for size, _, root, owned in packs:
+    for unit in _joined(batch, packs) if whole_trajectories else [[pack] for pack in packs]:
+        sizes: dict[int, int] = {}
+        for size, _, root, _ in unit:
+            sizes[root] = sizes.get(root, 0) + size
+        size = max(sizes.values())
         longest = max(longest, size)
-        if roots and (root in roots or longest * (len(roots) + 1) > max_tokens):
+        if roots and (roots.intersection(sizes) or longest * (len(roots) + len(sizes)) > max_tokens):
             yield batch.select(piece)
             piece, roots, longest = [], set(), size
-        piece.extend(owned)
-        roots.add(root)
+        piece.extend(segment for *_, owned in unit for segment in owned)
+        roots.update(sizes)
     if piece:
         yield batch.select(piece)
+
+
+def _joined(
+    batch: RolloutBatch, packs: list[tuple[int, int, int, list[int]]]
+) -> list[list[tuple[int, int, int, list[int]]]]:
+    """Put packs together that hold parts of one trajectory, in the order of the largest of them."""
+    owners = batch.trajectory.tolist()
+    unit_of: dict[int, list[tuple[int, int, int, list[int]]]] = {}  # by trajectory
+    units: list[list[tuple[int, int, int, list[int]]]] = []
+    for pack in packs:
+        trajectories = {owners[segment] for segment in pack[3]} - {-1}
+        met = [unit for unit in units if any(unit_of.get(trajectory) is unit for trajectory in trajectories)]
+        joined = [pack] if not met else [p for unit in met for p in unit] + [pack]
+        place = min((units.index(unit) for unit in met), default=len(units))
+        units = [unit for unit in units if unit not in met]
+        units.insert(place, joined)
+        for *_, owned in joined:
+            unit_of |= {owners[segment]: joined for segment in owned if owners[segment] >= 0}
+    return units
 
 
 def pack(batch: RolloutBatch, wanted: Tensor, *, pad_id: int = 0) -> PackedView:

@@ -4,7 +4,8 @@ import pytest
 import torch
 from rl_support import EndingPolicy, build, rollout_of, trajectory, turn
 
-from lit_agentrl.algorithms import GRPO, SFT
+from lit_agentrl.algorithms import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, SAPO, SFT, DrGRPO, GiGPO, ReinforcePP
+from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, OffPolicyTerm
 from lit_agentrl.rollouts.segments import batch_from_demonstrations, batch_from_groups
 
 
@@ -85,3 +86,50 @@ def test_shared_prompts_computed_once_or_per_row_give_the_same_gradient(policy):
     algorithm.share_prefixes = False
     _, separate = gradient(algorithm, batch, 300)
     assert float((shared - separate).norm() / separate.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("share_prefixes", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        REINFORCE,
+        RLOO,
+        ReinforcePP,
+        lambda policy, **options: ReinforcePP(policy, group_baseline=True, **options),
+        lambda policy, **options: DrGRPO(policy, max_tokens=64, **options),
+        DAPO,
+        GSPO,
+        SAPO,
+        CISPO,
+        GiGPO,
+        lambda policy, **options: GRPO(
+            policy,
+            kl=KLTerm(estimator="k3"),
+            entropy=EntropyTerm(coefficient=0.1),
+            correction=OffPolicyTerm(mode="mis", level="geometric", high=1.2, sequence_mask=0.5),
+            **options,
+        ),
+    ],
+    ids=["reinforce", "rloo", "rpp", "rpp-baseline", "dr-grpo", "dapo", "gspo", "sapo", "cispo", "gigpo", "all-terms"],
+)
+def test_of_every_policy_gradient(policy, make, share_prefixes):
+    algorithm = make(policy, share_prefixes=share_prefixes, seed=0)
+    rollout = ragged_rollout()
+    batch = batch_from_groups(rollout.groups, temperature=0.8)
+    # Old log-probs a little off the present ones, so that ratios differ from 1 and some are clipped.
+    index, logprobs, _ = algorithm.policy_logprobs(batch, batch.reason == 1)
+    noise = torch.randn(index.numel(), generator=torch.Generator().manual_seed(0))
+    batch.old_logprobs = batch.behavior_logprobs.double()
+    batch.old_logprobs[index] = logprobs.detach().double() + 0.2 * noise
+    batch.behavior_logprobs = batch.old_logprobs + 0.1
+    if algorithm.kl is not None:
+        batch.columns["ref_logprobs"] = batch.old_logprobs - 0.3
+        algorithm._read_reference = lambda batch: None
+    (step,) = algorithm.batches(rollout, batch)
+    count, whole = gradient(algorithm, step, 100_000)
+    assert count == 1
+    assert whole.norm() > 0
+    for budget in (1, 40, 80):
+        pieces, cut = gradient(algorithm, step, budget)
+        assert pieces > 1
+        assert float((cut - whole).norm() / whole.norm()) < 1e-6

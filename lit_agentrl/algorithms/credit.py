@@ -1,0 +1,270 @@
+"""Credit assignment: from the rewards of a rollout to an advantage for every sampled token.
+
+All methods are one kind of object, `AdvantageEstimator`, that a policy-gradient algorithm is composed with.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from lit_agentrl import functional as F
+from lit_agentrl.functional import AdvantageScale, Moments
+from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
+from lit_agentrl.rollouts.rollout import Rollout
+from lit_agentrl.types import Trajectory
+
+Baseline: TypeAlias = Literal["none", "batch"]
+
+
+@dataclass(kw_only=True)
+class Episodes:
+    """The rollout as an estimator sees it: E episodes, sampled tokens laid out by episode, T the longest."""
+
+    trajectories: list[Trajectory]
+    rewards: Tensor
+    """[E] float32: what each episode earned, shaping included."""
+    groups: Tensor
+    """[E] int64"""
+    valid: Tensor
+    """[E] bool: takes part in baselines and is trained."""
+    place: Tensor
+    """[E, T] int64: where each sampled token lies in the flat batch; -1 is padding."""
+    turns: Tensor
+    """[E, T] int64: turn of each token."""
+    penalties: Tensor
+    """[E, T] float32: subtracted from the reward token by token (KL in the reward)."""
+    gather: Callable[[Any], list[Any]]
+    """Returns what all ranks handed in."""
+
+    @classmethod
+    def of(
+        cls,
+        rollout: Rollout,
+        batch: RolloutBatch,
+        *,
+        valid: Tensor,
+        rewards: Tensor,
+        gather: Callable[[Any], list[Any]],
+        penalties: Tensor | None = None,
+    ) -> Episodes:
+        """Lay the sampled tokens of a whole rollout out by episode.
+
+        Args:
+            rollout: Its episodes.
+            batch: All tokens.
+            valid: [E] bool.
+            rewards: [E].
+            gather: See the field.
+            penalties: [N], per token of the flat batch; default: none.
+        """
+        trajectories = rollout.trajectories
+        owner = batch.trajectory[batch.segment]
+        sampled = ((batch.reason != TokenReason.CONTEXT) & (owner >= 0)).nonzero().squeeze(-1)
+        sampled = sampled[torch.argsort(owner[sampled], stable=True)]
+        owner = owner[sampled]
+        lengths = torch.bincount(owner, minlength=len(trajectories))
+        width = int(lengths.max()) if len(trajectories) else 0
+        place = torch.full((len(trajectories), width), -1, dtype=torch.int64)
+        column = torch.arange(sampled.numel()) - (lengths.cumsum(0) - lengths)[owner]
+        place[owner, column] = sampled
+        at = place.clamp_min(0)
+        spread = torch.zeros(place.shape) if penalties is None else penalties[at]
+        return cls(
+            trajectories=trajectories,
+            rewards=rewards,
+            groups=torch.tensor([t.group for t in trajectories], dtype=torch.int64),
+            valid=valid,
+            place=place,
+            turns=batch.turn[batch.segment[at]] if place.numel() else place,
+            penalties=torch.where(place >= 0, spread, 0.0),
+            gather=gather,
+        )
+
+    @property
+    def mask(self) -> Tensor:
+        """[E, T] bool: tokens of valid episodes."""
+        return (self.place >= 0) & self.valid[:, None]
+
+    @property
+    def penalized_rewards(self) -> Tensor:
+        """[E]: what each episode earned, penalties subtracted."""
+        return self.rewards - self.penalties.sum(-1)
+
+    def turn_rewards(self) -> tuple[Tensor, Tensor]:
+        """Return what each turn earned and which turns exist, [E, K] each.
+
+        What the episode earned beside its turns (reward terms, shaping) goes to the last turn.
+        """
+        most = max((len(t.turns) for t in self.trajectories), default=0)
+        rewards = torch.zeros((len(self.trajectories), most))
+        exists = torch.zeros((len(self.trajectories), most), dtype=torch.bool)
+        for number, trajectory in enumerate(self.trajectories):
+            earned = [turn.reward for turn in trajectory.turns]
+            if earned:
+                earned[-1] += float(self.rewards[number]) - sum(earned)
+                rewards[number, : len(earned)] = torch.tensor(earned)
+                exists[number, : len(earned)] = True
+        return rewards, exists & self.valid[:, None]
+
+    def token_rewards(self) -> Tensor:
+        """Return [E, T]: what each turn earned on its last token, penalties subtracted."""
+        rewards, _ = self.turn_rewards()
+        real = self.place >= 0
+        following = torch.cat([self.turns[:, 1:], self.turns.new_full((len(self.turns), 1), -1)], dim=-1)
+        following = torch.where(torch.cat([real[:, 1:], real.new_zeros((len(real), 1))], dim=-1), following, -1)
+        last = real & (following != self.turns)
+        paid = rewards.gather(1, self.turns.clamp_min(0)) if rewards.numel() else torch.zeros(self.place.shape)
+        return torch.where(last, paid, 0.0) - self.penalties
+
+    def moments(self, values: Tensor, mask: Tensor) -> Moments:
+        """Return the moments of the values inside the mask over all ranks."""
+        return sum(self.gather(F.moments(values, mask)), Moments())
+
+    def per_token(self, advantages: Tensor) -> Tensor:
+        """Spread one number per episode, [E], over its tokens, [E, T]."""
+        return advantages[:, None].expand(self.place.shape)
+
+
+class AdvantageEstimator(ABC):
+    """Says how much better than expected every sampled token was."""
+
+    min_group_size: int = 1
+    """Episodes per task from which there is anything to compare."""
+
+    @abstractmethod
+    def advantages(self, episodes: Episodes) -> Tensor:
+        """Return [E, T]; entries of padding and of episodes that are not valid do not matter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRelative(AdvantageEstimator):
+    """How much better an episode did than its group (GRPO, arXiv 2402.03300).
+
+    Args:
+        scale: `std` divides by the group's standard deviation (ddof 1), `none` does not (Dr. GRPO, arXiv 2503.20783),
+            `batch` divides by that of all episodes.
+    """
+
+    scale: AdvantageScale = "std"
+    min_group_size = 2
+
+    def advantages(self, episodes: Episodes) -> Tensor:
+        """Return the same number for all tokens of an episode; exactly 0 in constant groups."""
+        rewards, valid = episodes.penalized_rewards, episodes.valid
+        whole = episodes.moments(rewards, valid) if self.scale == "batch" else None
+        relative = F.group_advantages(rewards, episodes.groups, scale=self.scale, valid=valid, batch_moments=whole)
+        return episodes.per_token(relative)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaveOneOut(AdvantageEstimator):
+    """Reward minus the mean of the group's other episodes (RLOO, arXiv 2402.14740). Unbiased."""
+
+    min_group_size = 2
+
+    def advantages(self, episodes: Episodes) -> Tensor:
+        """Return the same number for all tokens of an episode; exactly 0 in constant groups."""
+        return episodes.per_token(F.rloo_advantages(episodes.penalized_rewards, episodes.groups, valid=episodes.valid))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscountedReturn(AdvantageEstimator):
+    """What was earned from the token's turn on (REINFORCE, Williams 1992).
+
+    Args:
+        gamma: Discount per turn.
+        baseline: `batch` subtracts the mean first-turn return of all other episodes, which leaves the gradient
+            unbiased; `none` subtracts nothing.
+    """
+
+    gamma: float = 1.0
+    baseline: Baseline = "batch"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"model.init_args.advantage.init_args.gamma is {self.gamma}: it must lie in [0, 1]")
+
+    def advantages(self, episodes: Episodes) -> Tensor:
+        """Return one number per turn, on all its tokens."""
+        rewards, exists = episodes.turn_rewards()
+        if not rewards.numel() or not episodes.place.numel():
+            return torch.zeros(episodes.place.shape)
+        penalty = torch.zeros_like(rewards).scatter_add(1, episodes.turns.clamp_min(0), episodes.penalties)
+        returns = F.discounted_returns(rewards - penalty, exists, gamma=self.gamma)
+        if self.baseline == "batch":
+            whole = episodes.moments(returns[:, 0], exists[:, 0])
+            if whole.count > 1:
+                others = (whole.total - returns[:, 0]) / (whole.count - 1)
+                # Sums of equal float32 numbers are off by a digit; equal returns have to give exactly 0.
+                constant = whole.highest == whole.lowest
+                returns = returns - (torch.full_like(others, whole.mean) if constant else others)[:, None]
+        return returns.gather(1, episodes.turns.clamp_min(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhitenedReturn(AdvantageEstimator):
+    """Token returns, whitened over the whole rollout (REINFORCE++, arXiv 2501.03262).
+
+    Args:
+        gamma: Discount per token; the paper's is 1.
+        group_baseline: Subtract the mean of the group first (the paper's variant `-baseline`).
+    """
+
+    gamma: float = 1.0
+    group_baseline: bool = False
+
+    def advantages(self, episodes: Episodes) -> Tensor:
+        """Return one number per token. A constant group is not exactly 0 unless the rollout is constant."""
+        mask = episodes.mask
+        returns = F.discounted_returns(episodes.token_rewards(), mask, gamma=self.gamma)
+        if self.group_baseline:
+            returns = F.center_rows(returns, mask, episodes.groups)
+        return F.whiten(returns, mask, batch_moments=episodes.moments(returns, mask))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupInGroup(AdvantageEstimator):
+    """A second baseline over the steps that started from an equal state (GiGPO, arXiv 2505.10978).
+
+    The environment has to give `Observation.state_key`; steps without one are compared with nothing.
+
+    Args:
+        omega: Weight of the step advantages.
+        gamma: Discount of the step returns.
+        scale: Of both advantages; the paper offers `none` and `std`.
+    """
+
+    omega: float = 1.0
+    gamma: float = 0.95
+    scale: AdvantageScale = "std"
+    min_group_size = 2
+
+    def advantages(self, episodes: Episodes) -> Tensor:
+        """Return one number per turn, on all its tokens."""
+        rewards, _ = episodes.turn_rewards()
+        steps = [(e, k) for e, t in enumerate(episodes.trajectories) for k in range(len(t.turns))]
+        if not steps:
+            return torch.zeros(episodes.place.shape)
+        owner = torch.tensor([e for e, _ in steps])
+        number = torch.tensor([k for _, k in steps])
+        with_steps = torch.unique(owner)
+        result = F.gigpo_advantages(
+            rewards[owner, number],
+            episodes.groups[owner],
+            owner,
+            number,
+            [episodes.trajectories[e].turns[k].state_key for e, k in steps],
+            episode_returns=episodes.penalized_rewards[with_steps],
+            gamma=self.gamma,
+            omega=self.omega,
+            scale=self.scale,
+            valid=episodes.valid[owner],
+        )
+        by_turn = torch.zeros(rewards.shape).index_put((owner, number), result)
+        return by_turn.gather(1, episodes.turns.clamp_min(0))

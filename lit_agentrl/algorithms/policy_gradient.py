@@ -1,0 +1,276 @@
+"""Policy-gradient algorithms: advantage estimator x policy loss x aggregation x KL x correction, in any combination."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_agentrl import functional as F
+from lit_agentrl.algorithms.base import OnPolicyAlgorithm
+from lit_agentrl.algorithms.credit import AdvantageEstimator, Episodes
+from lit_agentrl.algorithms.policy_loss import PolicyLoss
+from lit_agentrl.algorithms.reference import Reference
+from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, OffPolicyTerm, OverlongTerm
+from lit_agentrl.policies.base import Policy
+from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
+from lit_agentrl.rollouts.rollout import Rollout
+
+_REFERENCE = "ref_logprobs"
+
+
+class PolicyGradient(OnPolicyAlgorithm):
+    """Raises the probability of what went better than expected.
+
+    The named algorithms are this class with their papers' settings.
+
+    Args:
+        policy: The policy that is trained.
+        advantage: Credit assignment.
+        policy_loss: Loss per token.
+        aggregation: How token terms become one number; see `functional.token_weights`.
+        aggregation_constant: Divisor of mode `constant`, in tokens.
+        kl: KL term; default: none.
+        entropy: Entropy bonus; default: none.
+        correction: Correction for a sampler that is not the trainer's policy; default: none.
+        overlong: Soft penalty for long episodes; default: none.
+        mask_truncated: Whether episodes that were cut short (length, turns, context) are left out of the loss and of
+            the baselines. By default they are trained with the reward that they got, usually 0: the limits are part
+            of the task, and a policy that rambles has to feel it.
+        kwargs: See `OnPolicyAlgorithm`.
+    """
+
+    coefficients: Tensor
+    """[2] float64: of the KL and of the entropy; they move where a target is set."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        advantage: AdvantageEstimator,
+        policy_loss: PolicyLoss,
+        aggregation: F.AggregationMode = "token-mean",
+        aggregation_constant: float | None = None,
+        kl: KLTerm | None = None,
+        entropy: EntropyTerm | None = None,
+        correction: OffPolicyTerm | None = None,
+        overlong: OverlongTerm | None = None,
+        mask_truncated: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(policy, **kwargs)
+        if aggregation_constant is not None and aggregation_constant <= 0:
+            raise ValueError(f"model.init_args.aggregation_constant is {aggregation_constant}: it must be above 0")
+        if (aggregation == "constant") != (aggregation_constant is not None):
+            raise ValueError(
+                "model.init_args.aggregation_constant belongs to model.init_args.aggregation: constant; set both or "
+                "neither"
+            )
+        self.advantage = advantage
+        self.policy_loss = policy_loss
+        self.aggregation = aggregation
+        self.aggregation_constant = aggregation_constant
+        self.kl = kl
+        self.entropy = entropy
+        self.correction = correction
+        self.overlong = overlong
+        self.mask_truncated = mask_truncated
+        self.reference: Reference | None = None
+        coefficients = (kl.coefficient if kl else 0.0, entropy.coefficient if entropy else 0.0)
+        self.register_buffer("coefficients", torch.tensor(coefficients, dtype=torch.float64))
+
+    @property
+    def whole_trajectories(self) -> bool:  # type: ignore[override]
+        """Whether a term is defined on whole episodes only."""
+        return self.policy_loss.whole_sequences or (self.correction is not None and self.correction.whole_sequences)
+
+    def check_sizes(self, *, num_groups: int, group_size: int) -> None:
+        """Refuse groups that are too small for the advantage estimator."""
+        super().check_sizes(num_groups=num_groups, group_size=group_size)
+        if group_size < self.advantage.min_group_size:
+            raise ValueError(
+                f"data.init_args.group_size is {group_size}: {type(self).__name__} compares the members of a group "
+                f"and needs at least {self.advantage.min_group_size}"
+            )
+
+    def on_fit_start(self) -> None:
+        """Make the reference: the policy as it is now, after the warm start."""
+        super().on_fit_start()
+        if self.kl is not None:
+            self._ensure_reference()
+
+    def _ensure_reference(self) -> Reference:
+        assert self.kl is not None
+        if self.reference is None:
+            self.reference = Reference(self.kl, self.policy)
+        return self.reference
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the reference: the policy cannot be taken back to its start."""
+        if self.reference is not None:
+            checkpoint["reference"] = self.reference.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the reference over."""
+        if self.kl is not None and "reference" in checkpoint:
+            self.policy.build()
+            self._ensure_reference().load_state_dict(checkpoint["reference"])
+
+    # Credit ---------------------------------------------------------------------------------------------------------
+
+    def credit(self, rollout: Rollout, batch: RolloutBatch) -> None:
+        """Give every sampled token its advantage."""
+        trajectories = rollout.trajectories
+        kept = set(self.kept_groups(rollout))
+        dropped = {
+            TokenReason.FILTERED: torch.tensor([t.group not in kept for t in trajectories], dtype=torch.bool),
+            TokenReason.TRUNCATED: self._masked(rollout),
+            TokenReason.FAILED: torch.tensor([t.status == "failed" for t in trajectories], dtype=torch.bool),
+        }
+        of_token = batch.trajectory[batch.segment].clamp_min(0)
+        sampled = batch.reason == TokenReason.TRAINED
+        for reason, episodes in dropped.items():
+            if episodes.any():
+                batch.reason[sampled & episodes[of_token]] = reason
+        valid = self.valid_episodes(rollout) & ~dropped[TokenReason.FILTERED]
+        penalties = self._read_reference(batch)
+        advantages = self._advantages(
+            Episodes.of(
+                rollout,
+                batch,
+                valid=valid,
+                rewards=self.shaped_rewards(rollout),
+                gather=self.gather_objects,
+                penalties=penalties,
+            ),
+            batch,
+        )
+        trained = batch.reason == TokenReason.TRAINED
+        batch.advantages = torch.where(trained, advantages, 0.0)
+        if self._advantage_is_all:
+            batch.reason[trained & (batch.advantages == 0)] = TokenReason.NO_SIGNAL
+
+    def _masked(self, rollout: Rollout) -> Tensor:
+        return torch.tensor(
+            [self.mask_truncated and t.status == "truncated" for t in rollout.trajectories], dtype=torch.bool
+        )
+
+    def valid_episodes(self, rollout: Rollout) -> Tensor:
+        """Return which episodes count in baselines, bool [E]."""
+        failed = torch.tensor([t.status == "failed" for t in rollout.trajectories], dtype=torch.bool)
+        return ~(failed | self._masked(rollout))
+
+    @property
+    def _advantage_is_all(self) -> bool:
+        """Whether a token of advantage 0 adds nothing to the gradient."""
+        return self.entropy is None and (self.kl is None or self.kl.place == "reward")
+
+    def _advantages(self, episodes: Episodes, batch: RolloutBatch) -> Tensor:
+        """Return the advantage of every token, [N]."""
+        by_episode = self.advantage.advantages(episodes)
+        real = episodes.place >= 0
+        flat = torch.zeros(batch.num_tokens)
+        flat[episodes.place[real]] = by_episode[real].float()
+        return flat
+
+    def shaped_rewards(self, rollout: Rollout) -> Tensor:
+        """Return what each episode earned, the penalty for its length included, [E]."""
+        rewards = torch.tensor([t.reward for t in rollout.trajectories], dtype=torch.float32)
+        if self.overlong is not None:
+            lengths = torch.tensor([t.num_tokens for t in rollout.trajectories])
+            rewards = rewards + F.overlong_penalty(
+                lengths, max_length=self.overlong.max_length, buffer=self.overlong.buffer
+            )
+        return rewards
+
+    def _read_reference(self, batch: RolloutBatch) -> Tensor | None:
+        """Write the reference's log-probs; return what the KL takes from the reward, [N], where it does."""
+        if self.kl is None:
+            return None
+        wanted = batch.reason == TokenReason.TRAINED
+        reference = self._ensure_reference()
+        with reference.active():
+            batch.columns[_REFERENCE] = self.logprobs_of(
+                batch, wanted, otherwise=batch.behavior_logprobs, policy=reference.policy
+            )
+        if self.kl.place == "loss":
+            return None
+        batch.old_logprobs = self._trainer_logprobs(batch)
+        divergence = F.kl_divergence(
+            batch.old_logprobs, batch.columns[_REFERENCE], estimator=self.kl.estimator, mask=wanted
+        )
+        return divergence * float(self.coefficients[0])
+
+    def finish_weights(self, batch: RolloutBatch) -> None:
+        """Fold the aggregation's normaliser into the weights."""
+        self.fold_weights(batch, mode=self.aggregation, constant=self.aggregation_constant)
+
+    # Loss -----------------------------------------------------------------------------------------------------------
+
+    def loss(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the policy loss and the terms around it."""
+        index, logprobs, entropies = self.policy_logprobs(
+            batch, batch.weight != 0, entropy_grad=self.entropy is not None
+        )
+        old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs[index].to(logprobs.dtype)
+        behavior = batch.behavior_logprobs[index].to(logprobs.dtype)
+        advantages = batch.advantages[index].to(logprobs.dtype)
+        episodes = batch.trajectory[batch.segment[index]]
+        everything = torch.ones_like(logprobs, dtype=torch.bool)
+        token_loss = self.policy_loss(
+            logprobs=logprobs, old_logprobs=old, advantages=advantages, mask=everything, sequence_ids=episodes
+        )
+        ratio = (logprobs.detach() - old).exp()
+        gap = old - behavior
+        terms = {
+            "entropy": entropies.detach().mean(),
+            "ratio": ratio.mean(),
+            **self._clip_fractions(ratio, advantages),
+            "behavior_gap": gap.abs().mean(),
+            "behavior_kl": -gap.mean(),
+        }
+        if self.correction is not None:
+            factors = self.correction.factors(logprobs.detach(), old, behavior, advantages, episodes)
+            token_loss = token_loss * factors
+            terms["correction"] = factors.mean()
+        if _REFERENCE in batch.columns:
+            assert self.kl is not None
+            divergence = F.kl_divergence(
+                logprobs,
+                batch.columns[_REFERENCE][index].to(logprobs.dtype),
+                estimator=self.kl.estimator,
+                corrected_gradient=self.kl.corrected_gradient,
+            )
+            terms["kl"] = divergence.detach().mean()
+            if self.kl.place == "loss":
+                token_loss = token_loss + self.coefficients[0].to(logprobs.dtype) * divergence
+        if self.entropy is not None:
+            token_loss = token_loss - self.coefficients[1].to(logprobs.dtype) * entropies
+        return (batch.weight[index].to(logprobs.dtype) * token_loss).sum(), terms
+
+    def _clip_fractions(self, ratio: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+        if self.policy_loss.function != "ppo_clip_loss":
+            return {}
+        low, high = (self.policy_loss.options.get(key, 0.2) for key in ("clip_low", "clip_high"))
+        clipped = ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
+        return {"clip_fraction": clipped.float().mean()}
+
+    def after_step(self, means: Mapping[str, Tensor]) -> None:
+        """Move adaptive coefficients and a moving average."""
+        kl, entropy = self.coefficients.tolist()
+        if self.kl is not None:
+            if self.kl.target is not None and "kl" in means:
+                kl = F.adaptive_kl_coefficient(
+                    kl, float(means["kl"]), target=self.kl.target, horizon=self.kl.horizon, num_steps=1
+                )
+            self._ensure_reference().follow()
+            self.log("train/kl_coefficient", kl)
+        if self.entropy is not None:
+            if self.entropy.target is not None:
+                entropy = F.adaptive_entropy_coefficient(
+                    entropy, float(means["entropy"]), target=self.entropy.target, step=self.entropy.step
+                )
+            self.log("train/entropy_coefficient", entropy)
+        self.coefficients.copy_(torch.tensor((kl, entropy), dtype=torch.float64))
