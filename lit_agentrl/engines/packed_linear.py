@@ -1,4 +1,4 @@
-"""Linear layers with weights laid out for oneDNN: on CPUs, decoding in float32 takes about two thirds of the time.
+"""Linear layers with weights laid out for oneDNN: decoding in float32 on CPUs gets faster by 5 to 30 %.
 
 A decoding step multiplies few rows by every weight of the model. The plain product spends much of that time on bringing
 the weights into the order in which it reads them, again at every step; here that is done once per version of the
