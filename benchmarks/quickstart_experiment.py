@@ -20,6 +20,9 @@ from lit_agentrl.reporting.statistics import mean_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 
+_KEPT = "\nOne run as shipped"
+"""What stands from here on in the results is written by hand and stays."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -35,7 +38,8 @@ def main() -> int:
     text = report(args.out, seeds=args.seeds)
     path = ROOT / "docs/results/quickstart.md"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    known = path.read_text() if path.exists() else ""
+    path.write_text(text + (known[known.index(_KEPT) :] if _KEPT in known else ""))
     print(text)
     return status
 
