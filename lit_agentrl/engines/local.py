@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.engines.batching import LockstepBatcher
+from lit_agentrl.engines.host_memory import return_freed_memory
 from lit_agentrl.engines.kv_rows import KeptRow, assemble, can_keep, new_cache, take_row
 from lit_agentrl.engines.packed_linear import PackedLinears
 from lit_agentrl.policies.base import DTYPES, Policy
@@ -105,6 +106,7 @@ class LocalEngine:
         self._kept.clear()
         self._packed.clear()
         self.stats = EngineStats()
+        return_freed_memory()
 
     @torch.no_grad()
     def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
