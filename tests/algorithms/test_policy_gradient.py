@@ -243,3 +243,19 @@ def test_the_weights_below_an_adapter_need_an_adapter():
     module = GRPO(EndingPolicy(), kl=KLTerm(reference="adapter_off"), seed=0)
     with pytest.raises(ValueError, match=r"kl\.reference: adapter_off needs policy\.init_args\.lora"):
         trainer(max_epochs=1).fit(module, datamodule=parity_data())
+
+
+def test_a_resumed_run_holds_on_to_the_same_reference(tmp_path):
+    def module():
+        return GRPO(EndingPolicy(), optimizer=LR, kl=KLTerm(coefficient=0.1, target=0.01), seed=0)
+
+    whole, first, second = module(), module(), module()
+    trainer(max_epochs=3).fit(whole, datamodule=parity_data())
+    run = trainer(max_epochs=1)
+    run.fit(first, datamodule=parity_data())
+    run.save_checkpoint(tmp_path / "half.ckpt")
+    trainer(max_epochs=3).fit(second, datamodule=parity_data(), ckpt_path=tmp_path / "half.ckpt")
+    assert equal(weights(whole), weights(second))
+    held, expected = (dict(m.reference.policy.causal_lm.named_parameters()) for m in (second, whole))
+    assert equal(held, expected)
+    assert torch.equal(whole.coefficients, second.coefficients)
