@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import MeanMetric
 
-from lit_agentrl.algorithms.optimizer import OptimizerConfig
+from lit_agentrl.algorithms.optimizer import ClipGroup, OptimizerConfig, ParameterGroup
 from lit_agentrl.functional import AggregationCounts, AggregationMode, aggregation_counts, token_weights
 from lit_agentrl.metrics import AvgAtK, EpisodeLength, PassAtK, RewardParts, SuccessRate
-from lit_agentrl.policies.base import Policy
-from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
-from lit_agentrl.rollouts.packing import pack, packed_pieces
+from lit_agentrl.policies.base import Policy, TokenScores
+from lit_agentrl.rollouts.batch import PaddedView, RolloutBatch, TokenReason
+from lit_agentrl.rollouts.packing import PackedView, pack, packed_pieces
 from lit_agentrl.rollouts.rollout import Rollout
 from lit_agentrl.rollouts.segments import batch_from_demonstrations
 from lit_agentrl.seeding import derive_seed, permutation, resolve_run_seed
@@ -64,6 +64,7 @@ class Algorithm(L.LightningModule, ABC):
         self.share_prefixes = share_prefixes
         self.run_seed = resolve_run_seed(seed)
         self.episode_metrics = nn.ModuleDict()
+        self._clip_groups: list[ClipGroup] = []
 
     @abstractmethod
     def loss(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -79,7 +80,9 @@ class Algorithm(L.LightningModule, ABC):
 
     def configure_optimizers(self) -> Any:
         """Return AdamW with its schedule, stepped after each optimizer step."""
-        optimizer = self.optimizer_config.make_optimizer(self.parameters())
+        named, further = list(self.named_parameters()), self.parameter_groups()
+        optimizer = self.optimizer_config.make_optimizer(named, further=further)
+        self._clip_groups = self.optimizer_config.clip_groups(named, further=further)
         total = 0.0
         if self.optimizer_config.schedule != "constant":
             total = self.trainer.estimated_stepping_batches
@@ -89,6 +92,10 @@ class Algorithm(L.LightningModule, ABC):
                     "end of the run: set trainer.max_epochs or trainer.max_steps, or choose constant"
                 )
         return [optimizer], [self.optimizer_config.make_scheduler(optimizer, total_steps=int(total))]
+
+    def parameter_groups(self) -> dict[str, ParameterGroup]:
+        """Return the groups of parameters that the algorithm itself trains with settings of their own."""
+        return {}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Leave batches where they are: only micro-batches go to the device."""
@@ -108,7 +115,8 @@ class Algorithm(L.LightningModule, ABC):
         """
         for name, value in batch.metrics.items():
             self.log(name, value, rank_zero_only=True)
-        if float(self.sum_over_ranks(batch.weight.abs().sum())) == 0:
+        wanted = self.wanted(batch)
+        if not int(self.sum_over_ranks(wanted.sum())):
             self.log("train/skipped_steps", 1.0)
             return
         torch.manual_seed(derive_seed(self.run_seed, "dropout", self.global_step, self.global_rank))
@@ -116,12 +124,12 @@ class Algorithm(L.LightningModule, ABC):
         assert isinstance(optimizer, LightningOptimizer)
         assert isinstance(scheduler, LRScheduler)
         totals: dict[str, Tensor] = {}
-        pieces = self._padded_to_all_ranks(self.pieces(batch, batch.weight != 0))
+        pieces = self._padded_to_all_ranks(self.pieces(batch, wanted))
         for number, piece in enumerate(pieces):
             with nullcontext() if number == len(pieces) - 1 else self._no_gradient_sync():
                 loss, terms = self.loss(piece.to(self.device))
                 self.manual_backward(loss)
-            trained = int((piece.weight != 0).sum())
+            trained = int(self.wanted(piece).sum())
             # A mean over no token is NaN.
             sums = {
                 name: term.detach() * trained if trained else torch.zeros_like(term) for name, term in terms.items()
@@ -133,15 +141,25 @@ class Algorithm(L.LightningModule, ABC):
             totals = {name: totals.get(name, 0) + value for name, value in sums.items()}
         means = self._means_over_ranks(totals)
         self._check_finite("loss", means["loss"])
-        norm = self._clip()
-        lr = optimizer.param_groups[0]["lr"]
+        self.before_step()
+        norms = self._clip()
+        rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()
         self.after_step(means)
         self.log_dict(
-            {f"train/{name}": value for name, value in means.items()} | {"train/grad_norm": norm, "train/lr": lr}
+            {f"train/{name}": value for name, value in means.items()}
+            | {_with_suffix("train/grad_norm", name): norm for name, norm in norms.items()}
+            | {_with_suffix("train/lr", name): rate for name, rate in rates.items()}
         )
+
+    def wanted(self, batch: RolloutBatch) -> Tensor:
+        """Return which tokens of a batch have a part in the loss, bool [N]."""
+        return batch.weight != 0
+
+    def before_step(self) -> None:
+        """Called when all gradients of a step are there, before they are clipped."""
 
     def after_step(self, means: dict[str, Tensor]) -> None:
         """Called after an optimizer step with the loss terms' means over all ranks."""
@@ -154,13 +172,16 @@ class Algorithm(L.LightningModule, ABC):
         tokens, loss = sums.pop("tokens"), sums.pop("loss")
         return {name: value / tokens for name, value in sums.items()} | {"loss": loss / self.gradient_ranks}
 
-    def _clip(self) -> Tensor:
-        """Scale the gradient down to the configured norm; return the norm before."""
-        limit = self.optimizer_config.max_grad_norm
-        trained = [p for p in self.parameters() if p.grad is not None]
-        norm = torch.nn.utils.clip_grad_norm_(trained, limit if limit > 0 else float("inf"))
-        self._check_finite("gradient norm", norm)
-        return norm
+    def _clip(self) -> dict[str, Tensor]:
+        """Scale the gradients down to the configured norms; return the norms before, by clip group."""
+        norms = {}
+        for group in self._clip_groups:
+            moved = [p for p in group.parameters if p.grad is not None]
+            if moved:
+                norm = torch.nn.utils.clip_grad_norm_(moved, group.limit if group.limit > 0 else float("inf"))
+                self._check_finite(_with_suffix("gradient norm", group.name), norm)
+                norms[group.name] = norm
+        return norms
 
     def _check_finite(self, what: str, value: Tensor) -> None:
         # On sums over all ranks only, so that all ranks stop together.
@@ -181,41 +202,52 @@ class Algorithm(L.LightningModule, ABC):
     def policy_logprobs(
         self, batch: RolloutBatch, wanted: Tensor, *, policy: Policy | None = None, entropy_grad: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (index [M], log-probs [M], entropies [M]) of the wanted tokens; index points into the flat batch.
+        """Return (index [M], log-probs [M], entropies [M]) of the wanted tokens; see `policy_scores`."""
+        index, scores = self.policy_scores(batch, wanted, policy=policy, entropy_grad=entropy_grad)
+        return index, scores.logprobs, scores.entropies
+
+    def policy_scores(
+        self, batch: RolloutBatch, wanted: Tensor, *, policy: Policy | None = None, entropy_grad: bool = False
+    ) -> tuple[Tensor, TokenScores]:
+        """Return (index [M], scores) of the wanted tokens; index points into the flat batch.
 
         Args:
             batch: A micro-batch.
             wanted: [N] bool.
-            policy: Whose log-probs; default: the trained policy's.
+            policy: Whose scores; default: the trained policy's.
             entropy_grad: Whether gradients flow through the entropies.
         """
-        assert self.policy.chat is not None
-        pad_id, temperature = self.policy.chat.pad_id, batch.temperature
-        token_logprobs = (policy or self.policy).token_logprobs
-        if self.share_prefixes:
-            tree = pack(batch, wanted, pad_id=pad_id)
-            logprobs, entropies = token_logprobs(
-                tree.input_ids,
-                tree.visible,
-                tree.position_ids,
-                tree.rows,
-                tree.columns,
-                temperature=temperature,
-                entropy_grad=entropy_grad,
-                sources=tree.sources,
-            )
-            return tree.token_index, logprobs, entropies
-        view = batch.padded(wanted, pad_id=pad_id)
-        logprobs, entropies = token_logprobs(
+        view = self._laid_out(batch, wanted)
+        scores = (policy or self.policy).token_scores(
             view.input_ids,
-            view.attention_mask,
+            view.visible if isinstance(view, PackedView) else view.attention_mask,
             view.position_ids,
             view.rows,
             view.columns,
-            temperature=temperature,
+            temperature=batch.temperature,
             entropy_grad=entropy_grad,
+            sources=view.sources,
         )
-        return view.token_index, logprobs, entropies
+        return view.token_index, scores
+
+    def policy_states(
+        self, batch: RolloutBatch, wanted: Tensor, *, policy: Policy | None = None, after: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return (index [M], hidden states [M, H]) before the wanted tokens, or `after` them; see `policy_scores`."""
+        view = self._laid_out(batch, wanted)
+        states = (policy or self.policy).token_states(
+            view.input_ids,
+            view.visible if isinstance(view, PackedView) else view.attention_mask,
+            view.position_ids,
+            view.rows,
+            view.columns if after else view.sources,
+        )
+        return view.token_index, states
+
+    def _laid_out(self, batch: RolloutBatch, wanted: Tensor) -> PackedView | PaddedView:
+        assert self.policy.chat is not None
+        pad_id = self.policy.chat.pad_id
+        return pack(batch, wanted, pad_id=pad_id) if self.share_prefixes else batch.padded(wanted, pad_id=pad_id)
 
     # Ranks ----------------------------------------------------------------------------------------------------------
 
@@ -254,13 +286,27 @@ class Algorithm(L.LightningModule, ABC):
         Tokens without signal count in the normaliser; they get weight 0 because their term is exactly 0.
         """
         counted = (batch.reason == TokenReason.TRAINED) | (batch.reason == TokenReason.NO_SIGNAL)
+        weights = self.normalized_weights(batch, counted, mode=mode, constant=constant)
+        batch.weight = torch.where(batch.reason == TokenReason.TRAINED, weights, 0.0)
+
+    def normalized_weights(
+        self, batch: RolloutBatch, counted: Tensor, *, mode: AggregationMode, constant: float | None = None
+    ) -> Tensor:
+        """Return the weight of each counted token of one optimizer step, [N]; normalisers are over all ranks.
+
+        Args:
+            batch: This rank's share of the step.
+            counted: [N] bool.
+            mode: See `functional.token_weights`.
+            constant: Divisor of mode `constant`.
+        """
         sequence = batch.trajectory[batch.segment].clamp_min(0)
         local = aggregation_counts(counted[counted], sequence[counted])
         totals = self.sum_over_ranks(local.to_tensor(batch.token_ids.device))
         weights = token_weights(
             counted, sequence, mode=mode, constant=constant, denominators=AggregationCounts.from_tensor(totals)
         )
-        batch.weight = torch.where(batch.reason == TokenReason.TRAINED, weights * self.gradient_ranks, 0.0)
+        return weights * self.gradient_ranks
 
     # Evaluation -----------------------------------------------------------------------------------------------------
 
@@ -336,6 +382,10 @@ class Algorithm(L.LightningModule, ABC):
 
 def _as_it_is(data: Any) -> Any:
     return data
+
+
+def _with_suffix(name: str, suffix: str) -> str:
+    return f"{name}_{suffix}" if suffix else name
 
 
 class OnPolicyAlgorithm(Algorithm):

@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "bf16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class TokenScores(NamedTuple):
+    """What a policy says of M tokens."""
+
+    logprobs: Tensor
+    """[M] float32, nats."""
+    entropies: Tensor
+    """[M] float32, nats: of the distribution that each token is drawn from."""
+    states: Tensor
+    """[M, H]: last hidden state before each token; the log-probs come from it, and values may."""
 
 
 class Policy(nn.Module, ABC):
@@ -70,13 +81,26 @@ class Policy(nn.Module, ABC):
         position_ids: Tensor,  # [B, T] int64
         rows: Tensor,  # [M] int64: row of each wanted token
         columns: Tensor,  # [M] int64: column of each wanted token, at least 1
+        **options: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies (nats) of the wanted tokens, float32 [M] each; see `token_scores`."""
+        scores = self.token_scores(input_ids, attention_mask, position_ids, rows, columns, **options)
+        return scores.logprobs, scores.entropies
+
+    def token_scores(
+        self,
+        input_ids: Tensor,  # [B, T] int64
+        attention_mask: Tensor,  # [B, T] int64, 1 = real token; or [B, T, T] bool, what each token sees
+        position_ids: Tensor,  # [B, T] int64
+        rows: Tensor,  # [M] int64: row of each wanted token
+        columns: Tensor,  # [M] int64: column of each wanted token, at least 1
         *,
         temperature: float = 1.0,
         chunk_size: int = 512,
         entropy_grad: bool = False,
         sources: Tensor | None = None,  # [M] int64: column that predicts each wanted token
-    ) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (nats) of the wanted tokens, float32 [M] each.
+    ) -> TokenScores:
+        """Return log-probs, entropies and the hidden states that they come from.
 
         Logits exist for wanted tokens only, `chunk_size` at a time, in the backward pass as well.
 
@@ -99,23 +123,16 @@ class Policy(nn.Module, ABC):
         sources = columns - 1 if sources is None else sources
         if sources.numel() and int(sources.min()) < 0:
             raise ValueError("columns must be 1 or more: the first token of a row has no distribution")
-        if attention_mask.ndim == 3:
-            seen = torch.zeros((), dtype=self.causal_lm.dtype, device=input_ids.device)
-            attention_mask = torch.where(attention_mask, seen, torch.finfo(seen.dtype).min)[:, None]
         targets = input_ids[rows, columns]
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "use_cache": False,
-        }
         temperature = temperature or 1.0
         causal_lm = self.causal_lm
         if not self._has_plain_head():
+            inputs = self._inputs(input_ids, attention_mask, position_ids)
             wanted, positions = torch.unique(sources, return_inverse=True)
-            logits = causal_lm(**inputs, logits_to_keep=wanted).logits[rows, positions]
-            return _logprobs_and_entropy(logits, targets, temperature, entropy_grad)
-        hidden = causal_lm.get_decoder()(**inputs).last_hidden_state[rows, sources]
+            output = causal_lm(**inputs, logits_to_keep=wanted, output_hidden_states=True)
+            scored = _logprobs_and_entropy(output.logits[rows, positions], targets, temperature, entropy_grad)
+            return TokenScores(*scored, states=output.hidden_states[-1][rows, sources])
+        hidden = self.token_states(input_ids, attention_mask, position_ids, rows, sources)
         head = causal_lm.get_output_embeddings()
 
         def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,10 +141,41 @@ class Policy(nn.Module, ABC):
         chunks = list(zip(hidden.split(chunk_size), targets.split(chunk_size), strict=True))
         # A single chunk is alive at its peak anyway; recomputing it would cost time and save nothing.
         if len(chunks) == 1 or not torch.is_grad_enabled():
-            scored = [score(*chunk) for chunk in chunks]
+            parts = [score(*chunk) for chunk in chunks]
         else:
-            scored = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-        return torch.cat([logprobs for logprobs, _ in scored]), torch.cat([entropy for _, entropy in scored])
+            parts = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        return TokenScores(
+            torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts]), hidden
+        )
+
+    def token_states(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, rows: Tensor, columns: Tensor
+    ) -> Tensor:
+        """Return the last hidden states at some places, [M, hidden size]; arguments as in `token_scores`."""
+        inputs = self._inputs(input_ids, attention_mask, position_ids)
+        if self._has_plain_head():
+            states = self.causal_lm.get_decoder()(**inputs).last_hidden_state
+        else:
+            first = torch.zeros(1, dtype=torch.int64, device=input_ids.device)
+            states = self.causal_lm(**inputs, logits_to_keep=first, output_hidden_states=True).hidden_states[-1]
+        found: Tensor = states[rows, columns]
+        return found
+
+    def _inputs(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor) -> dict[str, Any]:
+        if attention_mask.ndim == 3:
+            seen = torch.zeros((), dtype=self.causal_lm.dtype, device=input_ids.device)
+            attention_mask = torch.where(attention_mask, seen, torch.finfo(seen.dtype).min)[:, None]
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "use_cache": False,
+        }
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the last hidden states."""
+        return int(self.causal_lm.config.get_text_config().hidden_size)
 
     def _has_plain_head(self) -> bool:
         """Say whether logits are just head(hidden); some models cap or scale them. Checked once, on three tokens."""
@@ -161,6 +209,12 @@ class Policy(nn.Module, ABC):
         twin._modules = dict(self._modules)
         twin._has_plain_head()
         twin.model = self.inference_copy(self.causal_lm.dtype)
+        return twin
+
+    def trainable_copy(self) -> Policy:
+        """Return a policy with a copy of today's weights, LoRA merged, all of which are trained."""
+        twin = self.frozen_copy()
+        twin.causal_lm.requires_grad_(True)
         return twin
 
     @torch.no_grad()

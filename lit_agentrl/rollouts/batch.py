@@ -80,6 +80,8 @@ class RolloutBatch:
     """[N] int64: the token's place in the batch of the whole rollout; kept through every selection."""
     columns: dict[str, Tensor] = field(default_factory=dict)
     """[N] each: what else an algorithm knows of every token (log-probs of a reference, values, returns)."""
+    further_weights: dict[str, Tensor] = field(default_factory=dict)
+    """[N] each: what `weight` is for the policy's term, for the others (values); zeroed in selections as it is."""
     temperature: float = 1.0
     metrics: dict[str, float] = field(default_factory=dict)
     """What is to be logged with this batch: the figures of the rollout, on its first batch."""
@@ -108,7 +110,8 @@ class RolloutBatch:
             for f in dataclasses.fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
         }
-        moved["columns"] = {name: column.to(device) for name, column in self.columns.items()}
+        for name in ("columns", "further_weights"):
+            moved[name] = {key: column.to(device) for key, column in getattr(self, name).items()}
         return dataclasses.replace(self, **moved)
 
     def span(self, segment: int) -> slice:
@@ -167,6 +170,7 @@ class RolloutBatch:
             chain=self.chain[index],
             origin=self.origin[tokens],
             columns={name: column[tokens] for name, column in self.columns.items()},
+            further_weights={name: w[tokens] * owned[segment] for name, w in self.further_weights.items()},
         )
 
     def select_trajectories(self, trajectories: Sequence[int]) -> Self:
@@ -245,6 +249,7 @@ class RolloutBatch:
             position_ids=torch.where(real, self.position_ids[at], 0),
             rows=row_of[first],
             columns=column_of[first],
+            sources=column_of[first] - 1,
             token_index=token_index[first],
         )
 
@@ -277,5 +282,7 @@ class PaddedView:
     """[M] int64"""
     columns: Tensor
     """[M] int64, at least 1"""
+    sources: Tensor
+    """[M] int64: column of the token before it, whose hidden state predicts it."""
     token_index: Tensor
     """[M] int64: the wanted tokens' places in the flat batch."""

@@ -37,7 +37,7 @@ def test_a_schedule_holds_its_end_when_a_run_goes_on():
 def test_vectors_are_not_decayed_and_frozen_parameters_are_left_out():
     module = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2, bias=False))
     module[2].requires_grad_(False)
-    optimizer = OptimizerConfig(weight_decay=0.1).make_optimizer(module.parameters())
+    optimizer = OptimizerConfig(weight_decay=0.1).make_optimizer(module.named_parameters())
     decayed, plain = optimizer.param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert [p.shape for p in decayed["params"]] == [torch.Size([2, 2])]

@@ -64,8 +64,8 @@ class KilledPolicy(TinyPolicy):
         self.marker = marker
         self.left = count
 
-    def token_logprobs(self, *args, **kwargs):
+    def token_scores(self, *args, **kwargs):
         self.left -= 1
         if self.left == 0:
             strike(self.marker)
-        return super().token_logprobs(*args, **kwargs)
+        return super().token_scores(*args, **kwargs)
