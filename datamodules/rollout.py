@@ -117,7 +117,7 @@ class RolloutDataModule(EnvironmentDataModule):
         whole = batch_from_groups(rollout.groups, temperature=self.temperature)
         for number, batch in enumerate(algorithm.batches(rollout, whole)):
             if number == 0:
-                rollout.metrics = (
+                rollout.metrics |= (
                     rollout_metrics(rollout, gather=gather)
                     | token_accounting(whole, rollout, gather=gather)
                     | self.progress.metrics()

@@ -236,6 +236,8 @@ class Trajectory:
     turns: list[Turn] = field(default_factory=list)
     closing_messages: tuple[Message, ...] = ()
     """What the environment said after the last action."""
+    closing_ids: tuple[int, ...] = ()
+    """If it was truncated between two turns: the ids that the next prompt would have added to the last turn's."""
     reward: float = 0.0
     reward_parts: dict[str, float] = field(default_factory=dict)
     success: bool = False

@@ -73,17 +73,22 @@ class ToolAgent(Agent):
                 if result.observation is not None:
                     observation = result.observation
             new_messages = _in_call_order(reply, answers, result)
-            if result is not None and (result.terminated or result.truncated):
+            ended = result is not None and (result.terminated or result.truncated)
+            if ended or index + 1 == self.max_turns:
                 trajectory.closing_messages = new_messages
+                if not ended:
+                    trajectory.status, trajectory.cause = "truncated", f"no end after {self.max_turns} turns"
+            if ended and (trajectory.status != "truncated" or not new_messages):
                 return
-            if index + 1 < self.max_turns:
-                tools = (*context.tools, *observation.tools)
-                extension = context.chat.extend(prompt, completion.token_ids, history, reply, new_messages, tools)
-                history += [reply, *new_messages]
-                prompt, new_ids = extension.context, extension.new_ids
-                parent = index if extension.parent else None
-        trajectory.closing_messages = new_messages
-        trajectory.status, trajectory.cause = "truncated", f"no end after {self.max_turns} turns"
+            tools = (*context.tools, *observation.tools)
+            extension = context.chat.extend(prompt, completion.token_ids, history, reply, new_messages, tools)
+            if ended or index + 1 == self.max_turns:
+                if extension.parent and len(extension.context.ids) <= context.max_context:
+                    trajectory.closing_ids = extension.new_ids
+                return
+            history += [reply, *new_messages]
+            prompt, new_ids = extension.context, extension.new_ids
+            parent = index if extension.parent else None
 
     async def _run_own_tools(
         self, reply: Message, trajectory: Trajectory, context: EpisodeContext, env_tools: Sequence[ToolSpec]

@@ -1,5 +1,6 @@
 """Learning algorithms, each a LightningModule."""
 
+from lit_agentrl.algorithms.actor_critic import ActorCritic
 from lit_agentrl.algorithms.base import Algorithm, OnPolicyAlgorithm
 from lit_agentrl.algorithms.cispo import CISPO
 from lit_agentrl.algorithms.dapo import DAPO
@@ -9,21 +10,26 @@ from lit_agentrl.algorithms.grpo import GRPO
 from lit_agentrl.algorithms.gspo import GSPO
 from lit_agentrl.algorithms.optimizer import OptimizerConfig
 from lit_agentrl.algorithms.policy_gradient import PolicyGradient
+from lit_agentrl.algorithms.ppo import PPO
 from lit_agentrl.algorithms.reinforce import REINFORCE
 from lit_agentrl.algorithms.reinforce_pp import ReinforcePP
 from lit_agentrl.algorithms.rloo import RLOO
 from lit_agentrl.algorithms.sapo import SAPO
 from lit_agentrl.algorithms.sft import SFT
+from lit_agentrl.algorithms.vapo import VAPO
 
 __all__ = [
     "CISPO",
     "DAPO",
     "GRPO",
     "GSPO",
+    "PPO",
     "REINFORCE",
     "RLOO",
     "SAPO",
     "SFT",
+    "VAPO",
+    "ActorCritic",
     "Algorithm",
     "DrGRPO",
     "GiGPO",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import lightning as L
@@ -132,7 +132,10 @@ class Algorithm(L.LightningModule, ABC):
             trained = int(self.wanted(piece).sum())
             # A mean over no token is NaN.
             sums = {
-                name: term.detach() * trained if trained else torch.zeros_like(term) for name, term in terms.items()
+                name: term.detach() * (1 if name in self.summed_terms else trained)
+                if trained
+                else torch.zeros_like(term)
+                for name, term in terms.items()
             }
             sums |= {
                 "loss": loss.detach(),
@@ -169,8 +172,12 @@ class Algorithm(L.LightningModule, ABC):
         names = sorted(totals)
         summed = self.sum_over_ranks(torch.stack([totals[name].float() for name in names]))
         sums = dict(zip(names, summed, strict=True))
-        tokens, loss = sums.pop("tokens"), sums.pop("loss")
-        return {name: value / tokens for name, value in sums.items()} | {"loss": loss / self.gradient_ranks}
+        tokens = sums.pop("tokens")
+        added = {"loss", *self.summed_terms}
+        return {name: value / (self.gradient_ranks if name in added else tokens) for name, value in sums.items()}
+
+    summed_terms: frozenset[str] = frozenset()
+    """Terms of `loss` that are weighted sums, as the loss is, and no means over tokens."""
 
     def _clip(self) -> dict[str, Tensor]:
         """Scale the gradients down to the configured norms; return the norms before, by clip group."""
@@ -446,6 +453,8 @@ class OnPolicyAlgorithm(Algorithm):
         """
         self.credit(rollout, batch)
         rollout.batch = batch
+        rollout.metrics |= batch.metrics
+        batch.metrics = {}
         if batch.old_logprobs is None and self.batches_per_rollout > 1:
             batch.old_logprobs = self._trainer_logprobs(batch)
         groups = sorted(group for ids in self.gather_objects(self.kept_groups(rollout)) for group in ids)
@@ -482,14 +491,21 @@ class OnPolicyAlgorithm(Algorithm):
             otherwise: [N]: what stands where nothing is wanted.
             policy: Whose log-probs; default: the trained policy's.
         """
-        was_training = self.policy.training
-        self.policy.eval()
         result = otherwise.clone()
-        with self.trainer.precision_plugin.forward_context():
+        with self.scoring():
             for piece in self.pieces(batch, wanted):
                 on_device = piece.to(self.device)
                 asked = wanted[piece.origin].to(self.device)
                 index, logprobs, _ = self.policy_logprobs(on_device, asked, policy=policy)
                 result[piece.origin[index.cpu()]] = logprobs.float().cpu()
-        self.policy.train(was_training)
         return result
+
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Inside the block: no dropout, the trainer's precision."""
+        was_training = self.training
+        self.eval()
+        context = nullcontext() if self._trainer is None else self.trainer.precision_plugin.forward_context()
+        with context:
+            yield
+        self.train(was_training)

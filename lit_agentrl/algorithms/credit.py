@@ -41,6 +41,10 @@ class Episodes:
     """[E, T] float32: subtracted from the reward token by token (KL in the reward)."""
     gather: Callable[[Any], list[Any]]
     """Returns what all ranks handed in."""
+    values: Tensor | None = None
+    """[E, T] float32: a critic's value before each token."""
+    bootstrap: Tensor | None = None
+    """[E] float32: a critic's value after the last token, 0 where the episode terminated."""
 
     @classmethod
     def of(
@@ -52,6 +56,8 @@ class Episodes:
         rewards: Tensor,
         gather: Callable[[Any], list[Any]],
         penalties: Tensor | None = None,
+        values: Tensor | None = None,
+        bootstrap: Tensor | None = None,
     ) -> Episodes:
         """Lay the sampled tokens of a whole rollout out by episode.
 
@@ -62,6 +68,8 @@ class Episodes:
             rewards: [E].
             gather: See the field.
             penalties: [N], per token of the flat batch; default: none.
+            values: [N], per token of the flat batch; default: there is no critic.
+            bootstrap: [E].
         """
         trajectories = rollout.trajectories
         owner = batch.trajectory[batch.segment]
@@ -84,6 +92,8 @@ class Episodes:
             turns=batch.turn[batch.segment[at]] if place.numel() else place,
             penalties=torch.where(place >= 0, spread, 0.0),
             gather=gather,
+            values=None if values is None else torch.where(place >= 0, values[at], 0.0),
+            bootstrap=bootstrap,
         )
 
     @property
@@ -126,6 +136,13 @@ class Episodes:
         """Return the moments of the values inside the mask over all ranks."""
         return sum(self.gather(F.moments(values, mask)), Moments())
 
+    def flat(self, by_episode: Tensor, batch: RolloutBatch) -> Tensor:
+        """Lay [E, T] out as the batch's tokens, float32 [N]; 0 elsewhere."""
+        real = self.place >= 0
+        flat = torch.zeros(batch.num_tokens)
+        flat[self.place[real]] = by_episode[real].float()
+        return flat
+
     def per_token(self, advantages: Tensor) -> Tensor:
         """Spread one number per episode, [E], over its tokens, [E, T]."""
         return advantages[:, None].expand(self.place.shape)
@@ -136,6 +153,9 @@ class AdvantageEstimator(ABC):
 
     min_group_size: int = 1
     """Episodes per task from which there is anything to compare."""
+
+    needs_values: bool = False
+    """Whether it reads a critic; then it is a `CriticEstimator`."""
 
     @abstractmethod
     def advantages(self, episodes: Episodes) -> Tensor:

@@ -144,7 +144,7 @@ class OptimizerConfig:
     ) -> dict[str, list[nn.Parameter]]:
         """Return trained parameters by group, those in no group under the empty name, first."""
         patterns = {name: group.match for name, group in {**self.groups, **further}.items()}
-        members: dict[str, list[nn.Parameter]] = {"": []} | {name: [] for name in patterns}
+        members: dict[str, list[nn.Parameter]] = {name: [] for name in ("", *patterns)}
         names = []
         for name, parameter in parameters:
             if parameter.requires_grad:

@@ -14,11 +14,12 @@ from lit_agentrl.algorithms.credit import AdvantageEstimator, Episodes
 from lit_agentrl.algorithms.policy_loss import PolicyLoss
 from lit_agentrl.algorithms.reference import Reference
 from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, OffPolicyTerm, OverlongTerm
-from lit_agentrl.policies.base import Policy
+from lit_agentrl.policies.base import Policy, TokenScores
 from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
 from lit_agentrl.rollouts.rollout import Rollout
 
 _REFERENCE = "ref_logprobs"
+_SOLVED = "solved"
 
 
 class PolicyGradient(OnPolicyAlgorithm):
@@ -39,9 +40,14 @@ class PolicyGradient(OnPolicyAlgorithm):
         mask_truncated: Whether episodes that were cut short (length, turns, context) are left out of the loss and of
             the baselines. By default they are trained with the reward that they got, usually 0: the limits are part
             of the task, and a policy that rambles has to feel it.
+        imitation: Factor of the negative log-likelihood of successful episodes, a mean over their tokens (arXiv
+            2504.05118); default: none.
         kwargs: See `OnPolicyAlgorithm`.
     """
 
+    summed_terms = frozenset({"imitation"})
+    has_critic: bool = False
+    """Whether `state_values` gives values."""
     coefficients: Tensor
     """[2] float64: of the KL and of the entropy; they move where a target is set."""
 
@@ -58,6 +64,7 @@ class PolicyGradient(OnPolicyAlgorithm):
         correction: OffPolicyTerm | None = None,
         overlong: OverlongTerm | None = None,
         mask_truncated: bool = False,
+        imitation: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(policy, **kwargs)
@@ -68,6 +75,11 @@ class PolicyGradient(OnPolicyAlgorithm):
                 "model.init_args.aggregation_constant belongs to model.init_args.aggregation: constant; set both or "
                 "neither"
             )
+        if advantage.needs_values and not self.has_critic:
+            raise ValueError(
+                f"model.init_args.advantage: {type(advantage).__name__} reads a critic, and model.class_path "
+                f"{type(self).__name__} has none; use lit_agentrl.algorithms.actor_critic.ActorCritic"
+            )
         self.advantage = advantage
         self.policy_loss = policy_loss
         self.aggregation = aggregation
@@ -77,6 +89,9 @@ class PolicyGradient(OnPolicyAlgorithm):
         self.correction = correction
         self.overlong = overlong
         self.mask_truncated = mask_truncated
+        if imitation < 0:
+            raise ValueError(f"model.init_args.imitation is {imitation}: it must be 0 (none) or more")
+        self.imitation = imitation
         self.reference: Reference | None = None
         coefficients = (kl.coefficient if kl else 0.0, entropy.coefficient if entropy else 0.0)
         self.register_buffer("coefficients", torch.tensor(coefficients, dtype=torch.float64))
@@ -131,24 +146,25 @@ class PolicyGradient(OnPolicyAlgorithm):
         }
         of_token = batch.trajectory[batch.segment].clamp_min(0)
         sampled = batch.reason == TokenReason.TRAINED
-        for reason, episodes in dropped.items():
-            if episodes.any():
-                batch.reason[sampled & episodes[of_token]] = reason
+        for reason, those in dropped.items():
+            if those.any():
+                batch.reason[sampled & those[of_token]] = reason
         valid = self.valid_episodes(rollout) & ~dropped[TokenReason.FILTERED]
-        penalties = self._read_reference(batch)
-        advantages = self._advantages(
-            Episodes.of(
-                rollout,
-                batch,
-                valid=valid,
-                rewards=self.shaped_rewards(rollout),
-                gather=self.gather_objects,
-                penalties=penalties,
-            ),
+        episodes = Episodes.of(
+            rollout,
             batch,
+            valid=valid,
+            rewards=self.shaped_rewards(rollout),
+            gather=self.gather_objects,
+            penalties=self._read_reference(batch),
+            **self.state_values(rollout, batch),
         )
         trained = batch.reason == TokenReason.TRAINED
-        batch.advantages = torch.where(trained, advantages, 0.0)
+        batch.advantages = torch.where(trained, episodes.flat(self.advantage.advantages(episodes), batch), 0.0)
+        self.learn_values(episodes, batch)
+        if self.imitation:
+            solved = torch.tensor([t.success for t in trajectories], dtype=torch.bool)
+            batch.columns[_SOLVED] = (trained & solved[of_token]).float()
         if self._advantage_is_all:
             batch.reason[trained & (batch.advantages == 0)] = TokenReason.NO_SIGNAL
 
@@ -165,15 +181,14 @@ class PolicyGradient(OnPolicyAlgorithm):
     @property
     def _advantage_is_all(self) -> bool:
         """Whether a token of advantage 0 adds nothing to the gradient."""
-        return self.entropy is None and (self.kl is None or self.kl.place == "reward")
+        return not self.imitation and self.entropy is None and (self.kl is None or self.kl.place == "reward")
 
-    def _advantages(self, episodes: Episodes, batch: RolloutBatch) -> Tensor:
-        """Return the advantage of every token, [N]."""
-        by_episode = self.advantage.advantages(episodes)
-        real = episodes.place >= 0
-        flat = torch.zeros(batch.num_tokens)
-        flat[episodes.place[real]] = by_episode[real].float()
-        return flat
+    def state_values(self, rollout: Rollout, batch: RolloutBatch) -> dict[str, Tensor]:
+        """Return what a critic says of the rollout: `values` and `bootstrap` of `Episodes.of`; nothing without one."""
+        return {}
+
+    def learn_values(self, episodes: Episodes, batch: RolloutBatch) -> None:
+        """Note in the batch what a critic is to learn from the rollout."""
 
     def shaped_rewards(self, rollout: Rollout) -> Tensor:
         """Return what each episode earned, the penalty for its length included, [E]."""
@@ -206,14 +221,20 @@ class PolicyGradient(OnPolicyAlgorithm):
     def finish_weights(self, batch: RolloutBatch) -> None:
         """Fold the aggregation's normaliser into the weights."""
         self.fold_weights(batch, mode=self.aggregation, constant=self.aggregation_constant)
+        if self.imitation:
+            solved = batch.columns[_SOLVED] > 0
+            batch.further_weights[_SOLVED] = self.normalized_weights(batch, solved, mode="token-mean")
 
     # Loss -----------------------------------------------------------------------------------------------------------
 
     def loss(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the policy loss and the terms around it."""
-        index, logprobs, entropies = self.policy_logprobs(
-            batch, batch.weight != 0, entropy_grad=self.entropy is not None
-        )
+        index, scores = self.policy_scores(batch, self.wanted(batch), entropy_grad=self.entropy is not None)
+        return self.policy_term(batch, index, scores)
+
+    def policy_term(self, batch: RolloutBatch, index: Tensor, scores: TokenScores) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the weighted sum of the policy's terms over the tokens at `index` [M], and figures to log."""
+        logprobs, entropies = scores.logprobs, scores.entropies
         old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs[index].to(logprobs.dtype)
         behavior = batch.behavior_logprobs[index].to(logprobs.dtype)
         advantages = batch.advantages[index].to(logprobs.dtype)
@@ -248,7 +269,12 @@ class PolicyGradient(OnPolicyAlgorithm):
                 token_loss = token_loss + self.coefficients[0].to(logprobs.dtype) * divergence
         if self.entropy is not None:
             token_loss = token_loss - self.coefficients[1].to(logprobs.dtype) * entropies
-        return (batch.weight[index].to(logprobs.dtype) * token_loss).sum(), terms
+        loss = (batch.weight[index].to(logprobs.dtype) * token_loss).sum()
+        if _SOLVED in batch.further_weights:
+            likelihood = (batch.further_weights[_SOLVED][index].to(logprobs.dtype) * logprobs).sum()
+            loss = loss - self.imitation * likelihood
+            terms["imitation"] = -likelihood.detach()
+        return loss, terms
 
     def _clip_fractions(self, ratio: Tensor, advantages: Tensor) -> dict[str, Tensor]:
         if self.policy_loss.function != "ppo_clip_loss":
@@ -268,7 +294,7 @@ class PolicyGradient(OnPolicyAlgorithm):
             self._ensure_reference().follow()
             self.log("train/kl_coefficient", kl)
         if self.entropy is not None:
-            if self.entropy.target is not None:
+            if self.entropy.target is not None and "entropy" in means:
                 entropy = F.adaptive_entropy_coefficient(
                     entropy, float(means["entropy"]), target=self.entropy.target, step=self.entropy.step
                 )

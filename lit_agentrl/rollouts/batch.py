@@ -42,6 +42,8 @@ class SegmentKind(IntEnum):
     PROMPT = 0
     TURN = 1
     DEMONSTRATION = 2
+    CLOSING = 3
+    """What a truncated episode would have read next."""
 
 
 @dataclass(kw_only=True)
@@ -122,6 +124,17 @@ class RolloutBatch:
         """Return the segments that no other continues; each is the end of one row."""
         parents = set(self._parents)
         return [index for index in range(self.num_segments) if index not in parents]
+
+    def last_tokens(self) -> Tensor:
+        """Return the last token of each trajectory's last segment, bool [N]; trajectories without tokens have none."""
+        last: dict[int, int] = {}
+        for segment, trajectory in enumerate(self.trajectory.tolist()):
+            span = self.span(segment)
+            if trajectory >= 0 and span.stop > span.start:
+                last[trajectory] = span.stop - 1
+        ends = torch.zeros(self.num_tokens, dtype=torch.bool, device=self.token_ids.device)
+        ends[list(last.values())] = True
+        return ends
 
     def path(self, segment: int) -> list[int]:
         """Return the segments from the root to this one."""

@@ -85,7 +85,9 @@ class _Builder:
         )
 
 
-def batch_from_groups(groups: Sequence[TrajectoryGroup], *, temperature: float = 1.0) -> RolloutBatch:
+def batch_from_groups(
+    groups: Sequence[TrajectoryGroup], *, temperature: float = 1.0, closings: bool = False
+) -> RolloutBatch:
     """Turn task groups into one flat batch.
 
     Trajectories are numbered in order over all groups. Members of a group whose first prompts are equal share one
@@ -95,6 +97,7 @@ def batch_from_groups(groups: Sequence[TrajectoryGroup], *, temperature: float =
     Args:
         groups: The groups of one rollout.
         temperature: Sampling temperature, with which log-probs are to be computed.
+        closings: Whether what would have been the next prompt of a truncated episode gets a segment of its own.
     """
     builder = _Builder()
     number = -1
@@ -123,6 +126,15 @@ def batch_from_groups(groups: Sequence[TrajectoryGroup], *, temperature: float =
                         kind=SegmentKind.TURN,
                         chain=index,
                     )
+                )
+            if closings and trajectory.closing_ids and segment_of_turn:
+                builder.add(
+                    context=trajectory.closing_ids,
+                    parent=segment_of_turn[-1],
+                    trajectory=number,
+                    turn=len(segment_of_turn),
+                    kind=SegmentKind.CLOSING,
+                    chain=len(segment_of_turn),
                 )
     return builder.batch(temperature=temperature)
 

@@ -4,8 +4,23 @@ import pytest
 import torch
 from rl_support import EndingPolicy, build, rollout_of, trajectory, turn
 
-from lit_agentrl.algorithms import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, SAPO, SFT, DrGRPO, GiGPO, ReinforcePP
+from lit_agentrl.algorithms import (
+    CISPO,
+    DAPO,
+    GRPO,
+    GSPO,
+    PPO,
+    REINFORCE,
+    RLOO,
+    SAPO,
+    SFT,
+    VAPO,
+    DrGRPO,
+    GiGPO,
+    ReinforcePP,
+)
 from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, OffPolicyTerm
+from lit_agentrl.policies.critic import CriticConfig
 from lit_agentrl.rollouts.segments import batch_from_demonstrations, batch_from_groups
 
 
@@ -20,7 +35,8 @@ def gradient(algorithm, batch, budget):
     pieces = algorithm.pieces(batch, batch.weight != 0)
     for piece in pieces:
         algorithm.loss(piece)[0].backward()
-    return len(pieces), torch.cat([p.grad.flatten() for p in algorithm.parameters()])
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in algorithm.parameters()]
+    return len(pieces), torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def ragged_rollout():
@@ -109,12 +125,24 @@ def test_shared_prompts_computed_once_or_per_row_give_the_same_gradient(policy):
             correction=OffPolicyTerm(mode="mis", level="geometric", high=1.2, sequence_mask=0.5),
             **options,
         ),
+        PPO,
+        lambda policy, **options: PPO(
+            policy, step="turn", critic=CriticConfig(trunk="shared", shared_gradient=True), **options
+        ),
+        lambda policy, **options: VAPO(policy, critic=CriticConfig(), **options),
     ],
-    ids=["reinforce", "rloo", "rpp", "rpp-baseline", "dr-grpo", "dapo", "gspo", "sapo", "cispo", "gigpo", "all-terms"],
+    ids=[
+        *("reinforce", "rloo", "rpp", "rpp-baseline", "dr-grpo", "dapo", "gspo", "sapo", "cispo", "gigpo", "all-terms"),
+        *("ppo", "ppo-turn", "vapo"),
+    ],
 )
 def test_of_every_policy_gradient(policy, make, share_prefixes):
     algorithm = make(policy, share_prefixes=share_prefixes, seed=0)
+    algorithm.configure_model()
+    if algorithm.has_critic:
+        torch.nn.init.constant_(algorithm.critic.head.weight, 0.1)
     rollout = ragged_rollout()
+    rollout.trajectories[0].success = True
     batch = batch_from_groups(rollout.groups, temperature=0.8)
     # Old log-probs a little off the present ones, so that ratios differ from 1 and some are clipped.
     index, logprobs, _ = algorithm.policy_logprobs(batch, batch.reason == 1)
