@@ -43,6 +43,8 @@ class Episodes:
     """Returns what all ranks handed in."""
     values: Tensor | None = None
     """[E, T] float32: a critic's value before each token."""
+    paid_at_end: bool = False
+    """Whether all that an episode earned counts as earned by its last turn."""
     bootstrap: Tensor | None = None
     """[E] float32: a critic's value after the last token, 0 where the episode terminated."""
 
@@ -58,6 +60,7 @@ class Episodes:
         penalties: Tensor | None = None,
         values: Tensor | None = None,
         bootstrap: Tensor | None = None,
+        paid_at_end: bool = False,
     ) -> Episodes:
         """Lay the sampled tokens of a whole rollout out by episode.
 
@@ -70,6 +73,7 @@ class Episodes:
             penalties: [N], per token of the flat batch; default: none.
             values: [N], per token of the flat batch; default: there is no critic.
             bootstrap: [E].
+            paid_at_end: See the field.
         """
         trajectories = rollout.trajectories
         owner = batch.trajectory[batch.segment]
@@ -94,6 +98,7 @@ class Episodes:
             gather=gather,
             values=None if values is None else torch.where(place >= 0, values[at], 0.0),
             bootstrap=bootstrap,
+            paid_at_end=paid_at_end,
         )
 
     @property
@@ -115,7 +120,7 @@ class Episodes:
         rewards = torch.zeros((len(self.trajectories), most))
         exists = torch.zeros((len(self.trajectories), most), dtype=torch.bool)
         for number, trajectory in enumerate(self.trajectories):
-            earned = [turn.reward for turn in trajectory.turns]
+            earned = [0.0 if self.paid_at_end else turn.reward for turn in trajectory.turns]
             if earned:
                 earned[-1] += float(self.rewards[number]) - sum(earned)
                 rewards[number, : len(earned)] = torch.tensor(earned)

@@ -13,7 +13,7 @@ from lit_agentrl.algorithms.base import OnPolicyAlgorithm
 from lit_agentrl.algorithms.credit import AdvantageEstimator, Episodes
 from lit_agentrl.algorithms.policy_loss import PolicyLoss
 from lit_agentrl.algorithms.reference import Reference
-from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, OffPolicyTerm, OverlongTerm
+from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, Objectives, OffPolicyTerm, OverlongTerm
 from lit_agentrl.policies.base import Policy, TokenScores
 from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
 from lit_agentrl.rollouts.rollout import Rollout
@@ -37,6 +37,7 @@ class PolicyGradient(OnPolicyAlgorithm):
         entropy: Entropy bonus; default: none.
         correction: Correction for a sampler that is not the trainer's policy; default: none.
         overlong: Soft penalty for long episodes; default: none.
+        objectives: Reward parts that an episode is judged by; default: its reward.
         mask_truncated: Whether episodes that were cut short (length, turns, context) are left out of the loss and of
             the baselines. By default they are trained with the reward that they got, usually 0: the limits are part
             of the task, and a policy that rambles has to feel it.
@@ -63,6 +64,7 @@ class PolicyGradient(OnPolicyAlgorithm):
         entropy: EntropyTerm | None = None,
         correction: OffPolicyTerm | None = None,
         overlong: OverlongTerm | None = None,
+        objectives: Objectives | None = None,
         mask_truncated: bool = False,
         imitation: float = 0.0,
         **kwargs: Any,
@@ -88,6 +90,7 @@ class PolicyGradient(OnPolicyAlgorithm):
         self.entropy = entropy
         self.correction = correction
         self.overlong = overlong
+        self.objectives = objectives
         self.mask_truncated = mask_truncated
         if imitation < 0:
             raise ValueError(f"model.init_args.imitation is {imitation}: it must be 0 (none) or more")
@@ -108,6 +111,11 @@ class PolicyGradient(OnPolicyAlgorithm):
             raise ValueError(
                 f"data.init_args.group_size is {group_size}: {type(self).__name__} compares the members of a group "
                 f"and needs at least {self.advantage.min_group_size}"
+            )
+        if self.objectives is not None and self.objectives.compares and group_size < 2:
+            raise ValueError(
+                f"data.init_args.group_size is {group_size}: model.init_args.objectives.mode: {self.objectives.mode} "
+                "compares the members of a group and needs at least 2"
             )
 
     def on_fit_start(self) -> None:
@@ -157,6 +165,7 @@ class PolicyGradient(OnPolicyAlgorithm):
             rewards=self.shaped_rewards(rollout),
             gather=self.gather_objects,
             penalties=self._read_reference(batch),
+            paid_at_end=self.objectives is not None,
             **self.state_values(rollout, batch),
         )
         trained = batch.reason == TokenReason.TRAINED
@@ -192,7 +201,11 @@ class PolicyGradient(OnPolicyAlgorithm):
 
     def shaped_rewards(self, rollout: Rollout) -> Tensor:
         """Return what each episode earned, the penalty for its length included, [E]."""
-        rewards = torch.tensor([t.reward for t in rollout.trajectories], dtype=torch.float32)
+        if self.objectives is None:
+            rewards = torch.tensor([t.reward for t in rollout.trajectories], dtype=torch.float32)
+        else:
+            valid = self.valid_episodes(rollout)
+            rewards = self.objectives.rewards(rollout.trajectories, valid=valid, gather=self.gather_objects)
         if self.overlong is not None:
             lengths = torch.tensor([t.num_tokens for t in rollout.trajectories])
             rewards = rewards + F.overlong_penalty(

@@ -1,15 +1,18 @@
-"""What can be added around a policy loss: a KL term, an entropy bonus, corrections for another sampler, shaping."""
+"""What can be added around a policy loss: KL, entropy, corrections for another sampler, shaping, several objectives."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from lit_agentrl import functional as F
-from lit_agentrl.functional import CorrectionMode, KLEstimator, RatioLevel
+from lit_agentrl.functional import CorrectionMode, KLEstimator, ObjectiveMode, RatioLevel
+from lit_agentrl.types import Trajectory
 
 KLPlace: TypeAlias = Literal["loss", "reward"]
 ReferenceKind: TypeAlias = Literal["start", "adapter_off", "average"]
@@ -171,3 +174,83 @@ class OverlongTerm:
                 f"{key}: max_length is {self.max_length} and buffer {self.buffer}; they must satisfy "
                 "0 < buffer <= max_length"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objectives:
+    """Which rewards an episode is judged by, and how they become one number. All is paid at the end of the episode.
+
+    Args:
+        weights: Weight by name of a reward part, as the environment and the reward terms name them; `reward` is what
+            the episode earned altogether, `success` is 1 if it was solved. Negative weights prefer less. The order
+            counts in mode `lexicographic`.
+        mode: `weighted`, `normalise_then_sum`, `sum_then_normalise` or `lexicographic`; see
+            `functional.combine_rewards`.
+        tolerance: In mode `lexicographic`: values are rounded to multiples of this before they are compared.
+    """
+
+    weights: dict[str, float]
+    mode: ObjectiveMode = "weighted"
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        key = "model.init_args.objectives"
+        if not self.weights:
+            raise ValueError(f"{key}.weights is empty: name at least one reward part, or set {key}: null")
+        for name, weight in self.weights.items():
+            if not math.isfinite(weight) or weight == 0:
+                raise ValueError(f"{key}.weights.{name} is {weight}: it must be finite and not 0")
+        if self.mode not in get_args(ObjectiveMode):
+            raise ValueError(f"{key}.mode is {self.mode!r}: it must be one of {', '.join(get_args(ObjectiveMode))}")
+        if self.tolerance < 0 or (self.tolerance and self.mode != "lexicographic"):
+            raise ValueError(
+                f"{key}.tolerance is {self.tolerance}: it must be 0 or more, and belongs to {key}.mode: lexicographic"
+            )
+
+    @property
+    def compares(self) -> bool:
+        """Whether a reward says how an episode did against its group."""
+        return self.mode != "weighted"
+
+    def rewards(
+        self, trajectories: Sequence[Trajectory], *, valid: Tensor, gather: Callable[[Any], list[Any]]
+    ) -> Tensor:
+        """Return one reward per episode, [E].
+
+        Args:
+            trajectories: Whole groups.
+            valid: bool [E].
+            gather: Returns what all ranks handed in.
+
+        Raises:
+            ValueError: A part is in no episode of any rank.
+        """
+        seen = {"reward", "success"}
+        for trajectory, counts in zip(trajectories, valid.tolist(), strict=True):
+            if counts:
+                seen.update(trajectory.reward_parts)
+        some = any(gather(bool(valid.any())))
+        everywhere = {name for names in gather(sorted(seen)) for name in names}
+        for name in self.weights:
+            if some and name not in everywhere:
+                raise ValueError(
+                    f"model.init_args.objectives.weights.{name}: no episode has such a reward part; there are "
+                    f"{', '.join(sorted(everywhere))}"
+                )
+        parts = [[_part(trajectory, name) for name in self.weights] for trajectory in trajectories]
+        return F.combine_rewards(
+            torch.tensor(parts, dtype=torch.float32).reshape(len(parts), len(self.weights)),
+            torch.tensor(list(self.weights.values())),
+            torch.tensor([trajectory.group for trajectory in trajectories], dtype=torch.int64),
+            mode=self.mode,
+            tolerance=self.tolerance,
+            valid=valid,
+        )
+
+
+def _part(trajectory: Trajectory, name: str) -> float:
+    if name == "reward":
+        return trajectory.reward
+    if name == "success":
+        return float(trajectory.success)
+    return trajectory.reward_parts.get(name, 0.0)

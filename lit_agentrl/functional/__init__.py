@@ -34,6 +34,7 @@ from lit_agentrl.functional.logits import (
     entropy,
     token_logprobs,
 )
+from lit_agentrl.functional.objectives import ObjectiveMode, combine_rewards
 from lit_agentrl.functional.off_policy import (
     CorrectionMode,
     RatioLevel,
@@ -117,6 +118,7 @@ __all__ = [
     "DigirlStep",
     "KLEstimator",
     "Moments",
+    "ObjectiveMode",
     "PreferenceVariant",
     "RatioLevel",
     "adaptive_entropy_coefficient",
@@ -130,6 +132,7 @@ __all__ = [
     "cispo_loss",
     "clipped_tokens",
     "clipped_values",
+    "combine_rewards",
     "cql_penalty",
     "cross_episode_returns",
     "digirl_weights",

@@ -20,7 +20,7 @@ from lit_agentrl.algorithms import (
 )
 from lit_agentrl.algorithms.credit import LeaveOneOut
 from lit_agentrl.algorithms.policy_loss import PolicyLoss
-from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, OffPolicyTerm, OverlongTerm
+from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, Objectives, OffPolicyTerm, OverlongTerm
 from lit_agentrl.rollouts.batch import TokenReason
 from lit_agentrl.rollouts.segments import batch_from_groups
 
@@ -259,3 +259,54 @@ def test_a_resumed_run_holds_on_to_the_same_reference(tmp_path):
     held, expected = (dict(m.reference.policy.causal_lm.named_parameters()) for m in (second, whole))
     assert equal(held, expected)
     assert torch.equal(whole.coefficients, second.coefficients)
+
+
+def two_rewards(success, parts):
+    episodes = [trajectory(0, s, turn([1], [2]), reward=9.0) for s in range(len(success))]
+    for episode, solved, short in zip(episodes, success, parts, strict=True):
+        episode.success, episode.reward_parts = bool(solved), {"short": short}
+    return episodes
+
+
+def test_objectives_replace_the_reward():
+    """Weights 1 and -0.5: 1 - 0.5 x 2 = 0 and 0 - 0.5 x 0 = 0 for the first two, 1 for the third."""
+    module = GRPO(
+        EndingPolicy(), advantage_scale="none", objectives=Objectives(weights={"success": 1.0, "short": -0.5}), seed=0
+    )
+    batch, _ = credited(module, two_rewards([1, 0, 1], [2.0, 0.0, 0.0]))
+    assert batch.advantages[1:].tolist() == pytest.approx([-1 / 3, -1 / 3, 2 / 3])
+
+
+def test_objectives_are_paid_at_the_end():
+    episode = trajectory(0, 0, turn([1], [2]), turn([3], [4], parent=0), reward=7.0, success=True)
+    episode.turns[0].reward = 7.0
+    module = REINFORCE(EndingPolicy(), gamma=0.5, baseline="none", objectives=Objectives(weights={"success": 2.0}))
+    batch, _ = credited(module, [episode])
+    assert batch.advantages.tolist() == pytest.approx([0, 1, 0, 2])
+
+
+def test_an_objective_that_no_episode_has_names_its_key():
+    module = GRPO(EndingPolicy(), objectives=Objectives(weights={"shrot": 1.0}), seed=0)
+    with pytest.raises(ValueError, match=r"objectives\.weights\.shrot: .* there are reward, short, success"):
+        credited(module, two_rewards([1, 0], [2.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"weights": {}}, "weights"),
+        ({"weights": {"success": 0.0}}, r"weights\.success"),
+        ({"weights": {"success": 1.0}, "mode": "sum"}, "mode"),
+        ({"weights": {"success": 1.0}, "tolerance": 0.1}, "tolerance"),
+    ],
+)
+def test_bad_objectives_name_their_key(options, key):
+    with pytest.raises(ValueError, match=r"model\.init_args\.objectives\." + key):
+        Objectives(**options)
+
+
+def test_objectives_that_compare_need_groups():
+    objectives = Objectives(weights={"success": 1.0}, mode="lexicographic")
+    module = REINFORCE(EndingPolicy(), objectives=objectives)
+    with pytest.raises(ValueError, match=r"data\.init_args\.group_size is 1: model\.init_args\.objectives\.mode"):
+        module.check_sizes(num_groups=4, group_size=1)
