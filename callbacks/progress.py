@@ -117,12 +117,15 @@ class RolloutProgressBar(RolloutHooks, ProgressBar):
         """Print the result of a validation, inside the epoch's line when there is one."""
         self._end()
         metrics = trainer.callback_metrics
-        if "val/success" not in metrics:
+        if "val/success" in metrics:
+            text = (
+                f"held-out {float(metrics['val/success']):6.1%} "
+                f"[{float(metrics['val/success_low']):.1%}, {float(metrics['val/success_high']):.1%}]"
+            )
+        elif "val/reward_accuracy" in metrics:
+            text = f"held-out accuracy {float(metrics['val/reward_accuracy']):6.1%}"
+        else:
             return
-        text = (
-            f"held-out {float(metrics['val/success']):6.1%} "
-            f"[{float(metrics['val/success_low']):.1%}, {float(metrics['val/success_high']):.1%}]"
-        )
         if trainer.state.fn == "fit":
             self._line["validation"] = text
         else:

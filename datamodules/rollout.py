@@ -11,6 +11,7 @@ from lit_agentrl.agents.base import Agent
 from lit_agentrl.algorithms.base import OnPolicyAlgorithm
 from lit_agentrl.rollouts.batch import RolloutBatch
 from lit_agentrl.rollouts.collector import run_coroutine
+from lit_agentrl.rollouts.comparisons import Answer
 from lit_agentrl.rollouts.hooks import notify
 from lit_agentrl.rollouts.rollout import Progress, Rollout, rollout_metrics, token_accounting
 from lit_agentrl.rollouts.segments import batch_from_groups
@@ -112,6 +113,8 @@ class RolloutDataModule(EnvironmentDataModule):
                 "choose tasks that the policy solves now and then (env, warm_start), or raise "
                 "data.init_args.group_size or data.init_args.temperature"
             )
+        if algorithm.needs_demonstrations:
+            rollout.demonstrations = self._demonstrations(rollout)
         gather = algorithm.gather_objects
         self.progress.add(rollout, gather=gather)
         whole = batch_from_groups(rollout.groups, temperature=self.temperature)
@@ -121,10 +124,21 @@ class RolloutDataModule(EnvironmentDataModule):
                     rollout_metrics(rollout, gather=gather)
                     | token_accounting(whole, rollout, gather=gather)
                     | self.progress.metrics()
+                    | batch.metrics
                 )
                 batch.metrics = rollout.metrics
                 notify(trainer, "on_rollout_end", rollout)
             yield batch
+
+    def _demonstrations(self, rollout: Rollout) -> dict[int, Answer]:
+        """Return how the environment solves the tasks of a rollout, as the agent would have lived it, by group."""
+        chat = self._learner.policy.chat
+        assert chat is not None
+        preface = tuple(self.agent.preface())
+        shown = run_coroutine(self.pool.demonstrate([group.task for group in rollout.groups]))
+        answers = [Answer.from_rows(chat.demonstration_rows(preface + s.messages, s.tools)) for s in shown]
+        pairs = zip(rollout.groups, answers, strict=True)
+        return {group.group: answer for group, answer in pairs if answer.longest_row <= self.context_limit}
 
     def _collect(self, groups: list[int], index: int) -> Rollout:
         """Collect one group for each of these numbers."""

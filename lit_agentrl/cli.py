@@ -15,7 +15,7 @@ from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from callbacks import ProgressAxes, RolloutProgressBar, RunCheckpoint, TrajectoryLogger
-from datamodules import RolloutDataModule
+from datamodules import PreferenceDataModule, RolloutDataModule
 from datamodules._environment import EnvironmentDataModule
 from lit_agentrl.agents.base import Agent
 from lit_agentrl.algorithms.base import Algorithm
@@ -137,14 +137,23 @@ class CLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run the command, and end the workers whatever happens."""
-        if not isinstance(self.datamodule, EnvironmentDataModule):
+        environment = self._environment
+        if environment is None:
             super()._run_subcommand(subcommand)
             return
-        self.datamodule.keep_workers = True  # evaluations, warm start and training follow each other
+        environment.keep_workers = True  # evaluations, warm start and training follow each other
         try:
             super()._run_subcommand(subcommand)
         finally:
-            self.datamodule.pool.close()
+            environment.pool.close()
+
+    @property
+    def _environment(self) -> EnvironmentDataModule | None:
+        """The data module that owns environment workers, if any does."""
+        data = self.datamodule
+        if isinstance(data, PreferenceDataModule):
+            return data.episodes
+        return data if isinstance(data, EnvironmentDataModule) else None
 
     # fit ------------------------------------------------------------------------------------------------------------
 
@@ -211,14 +220,15 @@ class CLI(LightningCLI):
         self.trainer.strategy.connect(self.model)
         self.datamodule.trainer = self.trainer
         self.datamodule.setup("fit")
-        if isinstance(self.datamodule, EnvironmentDataModule):
-            limit = self.datamodule.context_limit
-            if self.datamodule.max_new_tokens >= limit:
+        environment = self._environment
+        if environment is not None:
+            limit = environment.context_limit
+            if environment.max_new_tokens >= limit:
                 raise ValueError(
-                    f"data.init_args.max_new_tokens is {self.datamodule.max_new_tokens}, but a context has only "
+                    f"data.init_args.max_new_tokens is {environment.max_new_tokens}, but a context has only "
                     f"{limit} tokens, the prompt included"
                 )
-            run_coroutine(self.datamodule.pool.start())
+            run_coroutine(environment.pool.start())
 
     def _evaluate(self, name: str) -> None:
         if self.milestones.has(name, step=0):

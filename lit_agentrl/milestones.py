@@ -38,10 +38,11 @@ class Milestones:
         write_atomically(self._path, json.dumps(self._entries, indent=1) + "\n")
 
     def print(self, run_dir: Path) -> None:
-        """Print the table, and what to do next."""
+        """Print the table, if there were episodes to count, and what to do next."""
         console = Console()
         console.print()
-        console.print(_table("held-out success", "after", self._entries))
+        if self._entries:
+            console.print(_table("held-out success", "after", self._entries))
         shown = _shortest(run_dir)
         console.print(f"\nThe run lies in {shown}. Next:", highlight=False, markup=False)
         for command in (
@@ -60,17 +61,23 @@ def print_result(metrics: Mapping[str, Any], *, folder: Path, checkpoint: str | 
         folder: Where the evaluation writes.
         checkpoint: What was evaluated.
     """
-    phase = "test" if "test/success" in metrics else "val"
-    if f"{phase}/success" not in metrics:
-        return
-    Console().print(_table("held-out success", "split", [{"name": phase, **_entry(phase, metrics)}]))
     values = {name: float(value) for name, value in metrics.items()}
+    if not values:
+        return
+    phase = "test" if any(name.startswith("test/") for name in values) else "val"
+    episodes = f"{phase}/success" in values
+    if episodes:
+        Console().print(_table("held-out success", "split", [{"name": phase, **_entry(phase, metrics)}]))
+    else:
+        for name, value in sorted(values.items()):
+            print(f"{name:<24} {value:.4g}")
     record = {
         "checkpoint": checkpoint,
         "metrics": {name: value if math.isfinite(value) else None for name, value in values.items()},
     }
     write_atomically(folder / "result.json", json.dumps(record, indent=1) + "\n")
-    print(f"trajectories: python -m lit_agentrl view {_shortest(folder)}")
+    if episodes:
+        print(f"trajectories: python -m lit_agentrl view {_shortest(folder)}")
 
 
 def _entry(phase: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,14 +65,30 @@ class Algorithm(L.LightningModule, ABC):
         self.run_seed = resolve_run_seed(seed)
         self.episode_metrics = nn.ModuleDict()
         self._clip_groups: list[ClipGroup] = []
+        self._episodes_seen: set[str] = set()
+        self._held_out: dict[str, dict[str, float]] = {}
 
     @abstractmethod
     def loss(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a micro-batch and figures to log.
 
         Returns:
-            The sum over tokens of weight x term, and named means over the micro-batch's trained tokens.
+            The sum over tokens of weight x term, and named means over what `count` counts.
         """
+
+    def prepare(self, batch: RolloutBatch) -> None:
+        """Write into `batch.columns` what the loss has to know of the whole batch, before it is cut.
+
+        All ranks call it together, each with its part of the global batch.
+        """
+
+    def count(self, piece: RolloutBatch) -> int:
+        """Return over how many items of a micro-batch the figures of `loss` are means: its trained tokens."""
+        return int(self.wanted(piece).sum())
+
+    def finish_means(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return what is logged, from the means over the global batch."""
+        return means
 
     def configure_model(self) -> None:
         """Make the weights."""
@@ -123,26 +139,16 @@ class Algorithm(L.LightningModule, ABC):
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         assert isinstance(optimizer, LightningOptimizer)
         assert isinstance(scheduler, LRScheduler)
+        self.prepare(batch)
         totals: dict[str, Tensor] = {}
         pieces = self._padded_to_all_ranks(self.pieces(batch, wanted))
         for number, piece in enumerate(pieces):
             with nullcontext() if number == len(pieces) - 1 else self._no_gradient_sync():
                 loss, terms = self.loss(piece.to(self.device))
                 self.manual_backward(loss)
-            trained = int(self.wanted(piece).sum())
-            # A mean over no token is NaN.
-            sums = {
-                name: term.detach() * (1 if name in self.summed_terms else trained)
-                if trained
-                else torch.zeros_like(term)
-                for name, term in terms.items()
-            }
-            sums |= {
-                "loss": loss.detach(),
-                "tokens": torch.tensor(float(trained), dtype=torch.float32, device=self.device),
-            }
+            sums = self._sums(piece, loss, terms)
             totals = {name: totals.get(name, 0) + value for name, value in sums.items()}
-        means = self._means_over_ranks(totals)
+        means = self.finish_means(self._means_over_ranks(totals))
         self._check_finite("loss", means["loss"])
         self.before_step()
         norms = self._clip()
@@ -167,14 +173,25 @@ class Algorithm(L.LightningModule, ABC):
     def after_step(self, means: dict[str, Tensor]) -> None:
         """Called after an optimizer step with the loss terms' means over all ranks."""
 
+    def _sums(self, piece: RolloutBatch, loss: Tensor, terms: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the figures of a micro-batch as sums, with the `count` that they are divided by in the end."""
+        count = self.count(piece)
+        # A mean over nothing is NaN.
+        sums = {
+            name: term.detach() * (1 if name in self.summed_terms else count) if count else torch.zeros_like(term)
+            for name, term in terms.items()
+        }
+        counted = torch.tensor(float(count), dtype=torch.float32, device=self.device)
+        return sums | {"loss": loss.detach(), "count": counted}
+
     def _means_over_ranks(self, totals: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the loss of the global batch, and means of the other terms over all its trained tokens."""
+        """Return the loss of the global batch, and means of the other terms over all that it counts."""
         names = sorted(totals)
         summed = self.sum_over_ranks(torch.stack([totals[name].float() for name in names]))
         sums = dict(zip(names, summed, strict=True))
-        tokens = sums.pop("tokens")
+        count = sums.pop("count")
         added = {"loss", *self.summed_terms}
-        return {name: value / (self.gradient_ranks if name in added else tokens) for name, value in sums.items()}
+        return {name: value / (self.gradient_ranks if name in added else count) for name, value in sums.items()}
 
     summed_terms: frozenset[str] = frozenset()
     """Terms of `loss` that are weighted sums, as the loss is, and no means over tokens."""
@@ -256,6 +273,37 @@ class Algorithm(L.LightningModule, ABC):
         pad_id = self.policy.chat.pad_id
         return pack(batch, wanted, pad_id=pad_id) if self.share_prefixes else batch.padded(wanted, pad_id=pad_id)
 
+    @torch.no_grad()
+    def logprobs_of(
+        self, batch: RolloutBatch, wanted: Tensor, *, otherwise: Tensor, policy: Policy | None = None
+    ) -> Tensor:
+        """Return log-probs of the wanted tokens, without gradient, [N] float32 on the CPU.
+
+        Args:
+            batch: A whole batch, not a selection of one.
+            wanted: [N] bool.
+            otherwise: [N]: what stands where nothing is wanted.
+            policy: Whose log-probs; default: the trained policy's.
+        """
+        result = otherwise.clone()
+        with self.scoring():
+            for piece in self.pieces(batch, wanted):
+                on_device = piece.to(self.device)
+                asked = wanted[piece.origin].to(self.device)
+                index, logprobs, _ = self.policy_logprobs(on_device, asked, policy=policy)
+                result[piece.origin[index.cpu()]] = logprobs.float().cpu()
+        return result
+
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Inside the block: no dropout, the trainer's precision."""
+        was_training = self.training
+        self.eval()
+        context = nullcontext() if self._trainer is None else self.trainer.precision_plugin.forward_context()
+        with context:
+            yield
+        self.train(was_training)
+
     # Ranks ----------------------------------------------------------------------------------------------------------
 
     def sum_over_ranks(self, value: Tensor) -> Tensor:
@@ -317,17 +365,17 @@ class Algorithm(L.LightningModule, ABC):
 
     # Evaluation -----------------------------------------------------------------------------------------------------
 
-    def validation_step(self, batch: Rollout, batch_idx: int) -> None:
-        """Count the episodes of one validation batch."""
-        self._count("val", batch.trajectories)
+    def validation_step(self, batch: Rollout | RolloutBatch, batch_idx: int) -> None:
+        """Count the episodes of one validation batch, or measure the loss on held-out data."""
+        self._evaluate("val", batch)
 
     def on_validation_epoch_end(self) -> None:
         """Log `val/…`."""
         self._report("val")
 
-    def test_step(self, batch: Rollout, batch_idx: int) -> None:
-        """Count the episodes of one test batch."""
-        self._count("test", batch.trajectories)
+    def test_step(self, batch: Rollout | RolloutBatch, batch_idx: int) -> None:
+        """Count the episodes of one test batch, or measure the loss on held-out data."""
+        self._evaluate("test", batch)
 
     def on_test_epoch_end(self) -> None:
         """Log `test/…`."""
@@ -358,6 +406,31 @@ class Algorithm(L.LightningModule, ABC):
     def _datamodule(self) -> Any:
         return None if self._trainer is None else getattr(self.trainer, "datamodule", None)
 
+    def _evaluate(self, phase: str, batch: Rollout | RolloutBatch) -> None:
+        if isinstance(batch, Rollout):
+            self._episodes_seen.add(phase)
+            self._count(phase, batch.trajectories)
+        else:
+            self._measure(phase, batch)
+
+    @torch.no_grad()
+    def _measure(self, phase: str, batch: RolloutBatch) -> None:
+        """Add the loss and its figures on held-out data, every counted item weighing the same."""
+        batch.weight = (batch.reason == TokenReason.TRAINED).to(batch.weight.dtype)
+        self.prepare(batch)
+        totals = self._held_out.setdefault(phase, {})
+        for piece in self._padded_to_all_ranks(self.pieces(batch, batch.weight != 0)):
+            for name, value in self._sums(piece, *self.loss(piece.to(self.device))).items():
+                totals[name] = totals.get(name, 0.0) + float(value)
+
+    def _held_out_means(self, phase: str) -> dict[str, Tensor]:
+        """Return the means over the held-out data of all ranks, nothing if there was none."""
+        sums: dict[str, float] = {}
+        for rank in self.gather_objects(self._held_out.pop(phase, {})):
+            sums = {name: sums.get(name, 0.0) + rank.get(name, 0.0) for name in sums.keys() | rank.keys()}
+        count = sums.pop("count", 0.0)
+        return self.finish_means({name: torch.tensor(total / count) for name, total in sums.items()}) if count else {}
+
     def _count(self, phase: str, trajectories: Sequence[Trajectory]) -> None:
         for name, metric in self._metrics(phase):
             if name == "reward":
@@ -368,6 +441,11 @@ class Algorithm(L.LightningModule, ABC):
                 metric.update(trajectories)
 
     def _report(self, phase: str) -> None:
+        for name, value in sorted(self._held_out_means(phase).items()):
+            self.log(f"{phase}/{name}", value.float())
+        if not any(self.gather_objects(phase in self._episodes_seen)):
+            return
+        self._episodes_seen.discard(phase)
         values: dict[str, Any] = {}
         for name, metric in self._metrics(phase):
             computed = metric.compute()
@@ -418,6 +496,8 @@ class OnPolicyAlgorithm(Algorithm):
         """Optimizer steps per rollout, known beforehand."""
         return self.num_minibatches * self.num_inner_epochs
 
+    needs_demonstrations: bool = False
+    """Whether rollouts are to hold the environment's own solution for each group."""
     max_refills: int = 0
     """Rounds of further tasks with which groups that are not kept may be replaced."""
 
@@ -478,34 +558,3 @@ class OnPolicyAlgorithm(Algorithm):
         The batch must be that of a whole rollout.
         """
         return self.logprobs_of(batch, batch.reason == TokenReason.TRAINED, otherwise=batch.behavior_logprobs)
-
-    @torch.no_grad()
-    def logprobs_of(
-        self, batch: RolloutBatch, wanted: Tensor, *, otherwise: Tensor, policy: Policy | None = None
-    ) -> Tensor:
-        """Return log-probs of the wanted tokens, without gradient, [N] float32 on the CPU.
-
-        Args:
-            batch: That of a whole rollout.
-            wanted: [N] bool.
-            otherwise: [N]: what stands where nothing is wanted.
-            policy: Whose log-probs; default: the trained policy's.
-        """
-        result = otherwise.clone()
-        with self.scoring():
-            for piece in self.pieces(batch, wanted):
-                on_device = piece.to(self.device)
-                asked = wanted[piece.origin].to(self.device)
-                index, logprobs, _ = self.policy_logprobs(on_device, asked, policy=policy)
-                result[piece.origin[index.cpu()]] = logprobs.float().cpu()
-        return result
-
-    @contextmanager
-    def scoring(self) -> Iterator[None]:
-        """Inside the block: no dropout, the trainer's precision."""
-        was_training = self.training
-        self.eval()
-        context = nullcontext() if self._trainer is None else self.trainer.precision_plugin.forward_context()
-        with context:
-            yield
-        self.train(was_training)

@@ -206,14 +206,19 @@ class ChatFormat:
         return rows[0]
 
     def demonstration_rows(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, given: int = 0
     ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Return a conversation as rows of ids and mask; a new row wherever the template changes earlier replies.
+
+        Args:
+            messages: The conversation.
+            tools: What the template tells of tools.
+            given: Messages at the beginning that are context, whoever wrote them.
 
         Raises:
             ValueError: There is no assistant message, or it stands first.
         """
-        turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        turns = [index for index, message in enumerate(messages) if message.role == "assistant" and index >= given]
         if not turns or turns[0] == 0:
             raise ValueError("a demonstration needs a message of role assistant after at least one other message")
         context = self.prompt(messages[: turns[0]], tools)

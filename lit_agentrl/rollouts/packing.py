@@ -62,16 +62,20 @@ def packed_pieces(
         present, owned = open_packs.pop(root)
         packs.append((sum(_size(batch, segment) for segment in present), len(packs), root, owned))
 
-    for leaf in batch.leaves():
-        path = batch.path(leaf)
-        owned = [segment for segment in path if segment not in taken]
-        if not wanted_segments.intersection(owned):
+    for leaves in _leaves(batch, together=whole_trajectories):
+        path, owned = [], []
+        for leaf in leaves:
+            new = [segment for segment in batch.path(leaf) if segment not in taken]
+            if wanted_segments.intersection(new):
+                path += [segment for segment in batch.path(leaf) if segment not in path]
+                owned += new
+                taken.update(new)
+        if not owned:
             continue
-        taken.update(owned)
         root = path[0]
         if root in open_packs:
             present = open_packs[root][0]
-            limit = min(max_tokens, max(_ROW_TOKENS, 2 * batch.row_length(leaf)))
+            limit = min(max_tokens, max(_ROW_TOKENS, 2 * sum(_size(batch, segment) for segment in path)))
             if sum(_size(batch, segment) for segment in present.union(path)) > limit:
                 close(root)
         present, mine = open_packs.setdefault(root, (set(), []))
@@ -97,6 +101,17 @@ def packed_pieces(
         roots.update(sizes)
     if piece:
         yield batch.select(piece)
+
+
+def _leaves(batch: RolloutBatch, *, together: bool) -> list[list[int]]:
+    """Return the leaves, those of one trajectory and root together if they must not be cut apart."""
+    if not together:
+        return [[leaf] for leaf in batch.leaves()]
+    owners = batch.trajectory.tolist()
+    units: dict[tuple[int, int], list[int]] = {}
+    for leaf in batch.leaves():
+        units.setdefault((batch.path(leaf)[0], owners[leaf]), []).append(leaf)
+    return list(units.values())
 
 
 def _joined(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
 from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
+from lit_agentrl.rollouts.comparisons import Answer
 from lit_agentrl.types import EngineStats, Phase, Trajectory, TrajectoryGroup
 
 Gather: TypeAlias = Callable[[Any], list[Any]]
@@ -33,6 +34,8 @@ class Rollout:
     batch: RolloutBatch | None = None
     """All tokens, with credit; only in training."""
     metrics: dict[str, float] = field(default_factory=dict)
+    demonstrations: dict[int, Answer] = field(default_factory=dict)
+    """The environment's own solutions by group, where the algorithm asked for them and they fit the context."""
 
     @property
     def trajectories(self) -> list[Trajectory]:

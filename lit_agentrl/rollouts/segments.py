@@ -13,7 +13,7 @@ from lit_agentrl.types import TrajectoryGroup
 
 
 @dataclass(kw_only=True)
-class _Builder:
+class BatchBuilder:
     """Collects segments; the lists are columns of the batch."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -99,7 +99,7 @@ def batch_from_groups(
         temperature: Sampling temperature, with which log-probs are to be computed.
         closings: Whether what would have been the next prompt of a truncated episode gets a segment of its own.
     """
-    builder = _Builder()
+    builder = BatchBuilder()
     number = -1
     for group in groups:
         prompts: dict[tuple[int, ...], int] = {}
@@ -149,7 +149,7 @@ def batch_from_demonstrations(demonstrations: Sequence[tuple[Sequence[int], Sequ
             raise ValueError(f"demonstration {number} has {len(ids)} ids and {len(mask)} mask entries")
     untrained = [ids[: list(mask).index(1)] if 1 in mask else ids for ids, mask in demonstrations]
     shared = common_prefix_length(untrained) if len(demonstrations) > 1 else 0
-    builder = _Builder()
+    builder = BatchBuilder()
     trained: list[bool] = [False] * shared
     prefix = builder.add(context=demonstrations[0][0][:shared]) if shared else -1
     for number, (ids, mask) in enumerate(demonstrations):
