@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -20,6 +20,13 @@ from lit_agentrl.rollouts.rollout import Rollout
 from lit_agentrl.types import Trajectory
 
 Baseline: TypeAlias = Literal["none", "batch"]
+GroupScale: TypeAlias = Literal["std", "none"]
+_KEY = "model.init_args.advantage.init_args"
+
+
+def _check_gamma(gamma: float) -> None:
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"{_KEY}.gamma is {gamma}: it must lie in [0, 1]")
 
 
 @dataclass(kw_only=True)
@@ -111,6 +118,13 @@ class Episodes:
         """[E]: what each episode earned, penalties subtracted."""
         return self.rewards - self.penalties.sum(-1)
 
+    def penalized_turn_rewards(self) -> tuple[Tensor, Tensor]:
+        """Return `turn_rewards` with the penalties of each turn's tokens subtracted."""
+        rewards, exists = self.turn_rewards()
+        if rewards.numel() and self.place.numel():
+            rewards = rewards.scatter_add(1, self.turns.clamp_min(0), -self.penalties)
+        return rewards, exists
+
     def turn_rewards(self) -> tuple[Tensor, Tensor]:
         """Return what each turn earned and which turns exist, [E, K] each.
 
@@ -128,14 +142,18 @@ class Episodes:
         return rewards, exists & self.valid[:, None]
 
     def token_rewards(self) -> Tensor:
-        """Return [E, T]: what each turn earned on its last token, penalties subtracted."""
+        """Return [E, T]: what each turn earned on its last token, penalties subtracted.
+
+        What a turn without tokens earned is paid on the last token before it, or, if there is none, on the first.
+        """
         rewards, _ = self.turn_rewards()
-        real = self.place >= 0
-        following = torch.cat([self.turns[:, 1:], self.turns.new_full((len(self.turns), 1), -1)], dim=-1)
-        following = torch.where(torch.cat([real[:, 1:], real.new_zeros((len(real), 1))], dim=-1), following, -1)
-        last = real & (following != self.turns)
-        paid = rewards.gather(1, self.turns.clamp_min(0)) if rewards.numel() else torch.zeros(self.place.shape)
-        return torch.where(last, paid, 0.0) - self.penalties
+        if not (rewards.numel() and self.place.numel()):
+            return -self.penalties
+        real, most = self.place >= 0, rewards.shape[1]
+        numbers = torch.arange(most).expand_as(rewards).contiguous()
+        until = torch.searchsorted(torch.where(real, self.turns, most), numbers, right=True)
+        paid = torch.zeros(self.place.shape).scatter_add(1, (until - 1).clamp_min(0), rewards)
+        return torch.where(real, paid, 0.0) - self.penalties
 
     def moments(self, values: Tensor, mask: Tensor) -> Moments:
         """Return the moments of the values inside the mask over all ranks."""
@@ -158,6 +176,8 @@ class AdvantageEstimator(ABC):
 
     min_group_size: int = 1
     """Episodes per task from which there is anything to compare."""
+    whole_episodes: bool = False
+    """Whether all tokens of an episode get the same number."""
 
     needs_values: bool = False
     """Whether it reads a critic; then it is a `CriticEstimator`."""
@@ -178,6 +198,7 @@ class GroupRelative(AdvantageEstimator):
 
     scale: AdvantageScale = "std"
     min_group_size = 2
+    whole_episodes = True
 
     def advantages(self, episodes: Episodes) -> Tensor:
         """Return the same number for all tokens of an episode; exactly 0 in constant groups."""
@@ -192,6 +213,7 @@ class LeaveOneOut(AdvantageEstimator):
     """Reward minus the mean of the group's other episodes (RLOO, arXiv 2402.14740). Unbiased."""
 
     min_group_size = 2
+    whole_episodes = True
 
     def advantages(self, episodes: Episodes) -> Tensor:
         """Return the same number for all tokens of an episode; exactly 0 in constant groups."""
@@ -212,16 +234,14 @@ class DiscountedReturn(AdvantageEstimator):
     baseline: Baseline = "batch"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
-            raise ValueError(f"model.init_args.advantage.init_args.gamma is {self.gamma}: it must lie in [0, 1]")
+        _check_gamma(self.gamma)
 
     def advantages(self, episodes: Episodes) -> Tensor:
         """Return one number per turn, on all its tokens."""
-        rewards, exists = episodes.turn_rewards()
+        rewards, exists = episodes.penalized_turn_rewards()
         if not rewards.numel() or not episodes.place.numel():
             return torch.zeros(episodes.place.shape)
-        penalty = torch.zeros_like(rewards).scatter_add(1, episodes.turns.clamp_min(0), episodes.penalties)
-        returns = F.discounted_returns(rewards - penalty, exists, gamma=self.gamma)
+        returns = F.discounted_returns(rewards, exists, gamma=self.gamma)
         if self.baseline == "batch":
             whole = episodes.moments(returns[:, 0], exists[:, 0])
             if whole.count > 1:
@@ -244,6 +264,14 @@ class WhitenedReturn(AdvantageEstimator):
     gamma: float = 1.0
     group_baseline: bool = False
 
+    def __post_init__(self) -> None:
+        _check_gamma(self.gamma)
+
+    @property
+    def min_group_size(self) -> int:  # type: ignore[override]
+        """Episodes per task from which there is anything to compare."""
+        return 2 if self.group_baseline else 1
+
     def advantages(self, episodes: Episodes) -> Tensor:
         """Return one number per token. A constant group is not exactly 0 unless the rollout is constant."""
         mask = episodes.mask
@@ -262,17 +290,25 @@ class GroupInGroup(AdvantageEstimator):
     Args:
         omega: Weight of the step advantages.
         gamma: Discount of the step returns.
-        scale: Of both advantages; the paper offers `none` and `std`.
+        scale: Of both advantages: `none` or `std`, as in the paper.
     """
 
     omega: float = 1.0
     gamma: float = 0.95
-    scale: AdvantageScale = "std"
+    scale: GroupScale = "std"
     min_group_size = 2
+
+    def __post_init__(self) -> None:
+        _check_gamma(self.gamma)
+        if self.scale not in get_args(GroupScale):
+            raise ValueError(
+                f"{_KEY}.scale is {self.scale!r}, but model.init_args.advantage: GroupInGroup compares inside groups "
+                f"alone; it must be one of {', '.join(get_args(GroupScale))}"
+            )
 
     def advantages(self, episodes: Episodes) -> Tensor:
         """Return one number per turn, on all its tokens."""
-        rewards, _ = episodes.turn_rewards()
+        rewards, _ = episodes.penalized_turn_rewards()
         steps = [(e, k) for e, t in enumerate(episodes.trajectories) for k in range(len(t.turns))]
         if not steps:
             return torch.zeros(episodes.place.shape)

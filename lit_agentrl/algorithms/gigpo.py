@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lit_agentrl import functional as F
-from lit_agentrl.algorithms.credit import GroupInGroup
+from lit_agentrl.algorithms.credit import GroupInGroup, GroupScale
 from lit_agentrl.algorithms.grpo import clipped_loss
 from lit_agentrl.algorithms.policy_gradient import PolicyGradient
 from lit_agentrl.policies.base import Policy
@@ -33,7 +33,7 @@ class GiGPO(PolicyGradient):
         *,
         omega: float = 1.0,
         gamma: float = 0.95,
-        advantage_scale: F.AdvantageScale = "std",
+        advantage_scale: GroupScale = "std",
         clip_low: float = 0.2,
         clip_high: float = 0.2,
         aggregation: F.AggregationMode = "seq-mean-token-mean",

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from lit_agentrl import functional as F
 from lit_agentrl.algorithms.base import OnPolicyAlgorithm
+from lit_agentrl.algorithms.combinations import check_combination
 from lit_agentrl.algorithms.credit import AdvantageEstimator, Episodes
+from lit_agentrl.algorithms.finite import complaint
 from lit_agentrl.algorithms.policy_loss import PolicyLoss
 from lit_agentrl.algorithms.reference import Reference
 from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, Objectives, OffPolicyTerm, OverlongTerm
@@ -82,6 +84,13 @@ class PolicyGradient(OnPolicyAlgorithm):
                 f"model.init_args.advantage: {type(advantage).__name__} reads a critic, and model.class_path "
                 f"{type(self).__name__} has none; use lit_agentrl.algorithms.actor_critic.ActorCritic"
             )
+        check_combination(
+            advantage=advantage,
+            policy_loss=policy_loss,
+            aggregation=aggregation,
+            correction=correction,
+            num_inner_epochs=self.num_inner_epochs,
+        )
         self.advantage = advantage
         self.policy_loss = policy_loss
         self.aggregation = aggregation
@@ -144,7 +153,11 @@ class PolicyGradient(OnPolicyAlgorithm):
     # Credit ---------------------------------------------------------------------------------------------------------
 
     def credit(self, rollout: Rollout, batch: RolloutBatch) -> None:
-        """Give every sampled token its advantage."""
+        """Give every sampled token its advantage.
+
+        Raises:
+            FloatingPointError: A reward, penalty or advantage is not finite; names the episode.
+        """
         trajectories = rollout.trajectories
         kept = set(self.kept_groups(rollout))
         dropped = {
@@ -168,14 +181,29 @@ class PolicyGradient(OnPolicyAlgorithm):
             paid_at_end=self.objectives is not None,
             **self.state_values(rollout, batch),
         )
+        advantages = episodes.flat(self.advantage.advantages(episodes), batch)
         trained = batch.reason == TokenReason.TRAINED
-        batch.advantages = torch.where(trained, episodes.flat(self.advantage.advantages(episodes), batch), 0.0)
+        batch.advantages = torch.where(trained, advantages, 0.0)
+        self._check_credit(rollout, episodes, batch.advantages)
         self.learn_values(episodes, batch)
         if self.imitation:
             solved = torch.tensor([t.success for t in trajectories], dtype=torch.bool)
             batch.columns[_SOLVED] = (trained & solved[of_token]).float()
         if self._advantage_is_all:
-            batch.reason[trained & (batch.advantages == 0)] = TokenReason.NO_SIGNAL
+            silent = batch.advantages == 0
+            if self.whole_trajectories:
+                # The ratio of an episode is over all its tokens, those without an advantage of their own included.
+                heard = torch.zeros(len(trajectories), dtype=torch.bool)
+                heard[of_token[trained & ~silent]] = True
+                silent &= ~heard[of_token]
+            batch.reason[trained & silent] = TokenReason.NO_SIGNAL
+
+    def _check_credit(self, rollout: Rollout, episodes: Episodes, advantages: Tensor) -> None:
+        mine = complaint(episodes, advantages, made_by=type(self.advantage).__name__)
+        # All ranks stop together.
+        for found in self.gather_objects(mine):
+            if found is not None:
+                raise FloatingPointError(f"rollout {rollout.index}: {found}; no weight was changed by this rollout")
 
     def _masked(self, rollout: Rollout) -> Tensor:
         return torch.tensor(

@@ -54,10 +54,19 @@ class PolicyLoss:
         if missing:
             raise ValueError(f"{_KEY}.options: {self.function} needs {', '.join(missing)}")
 
+    def takes(self, parameter: str) -> bool:
+        """Say whether the function asks for this."""
+        return parameter in inspect.signature(self._resolved()).parameters
+
     @property
     def whole_sequences(self) -> bool:
         """Whether all tokens of an episode have to be in one call."""
-        return "sequence_ids" in inspect.signature(self._resolved()).parameters
+        return self.takes("sequence_ids")
+
+    @property
+    def one_per_episode(self) -> bool:
+        """Whether every token carries the one loss of its episode, in which advantages must not differ then."""
+        return self._resolved() in (functional.sequence_clip_loss, functional.gmpo_loss)
 
     def __call__(self, **tensors: Tensor) -> Tensor:
         """Return the loss per token; see `function` for the arguments."""

@@ -50,8 +50,8 @@ class ReinforcePP(PolicyGradient):
 
     def check_sizes(self, *, num_groups: int, group_size: int) -> None:
         """Refuse a group baseline over groups of one."""
-        super().check_sizes(num_groups=num_groups, group_size=group_size)
         if isinstance(self.advantage, WhitenedReturn) and self.advantage.group_baseline and group_size < 2:
             raise ValueError(
                 f"data.init_args.group_size is {group_size}, but model.init_args.group_baseline: true needs at least 2"
             )
+        super().check_sizes(num_groups=num_groups, group_size=group_size)

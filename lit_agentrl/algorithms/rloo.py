@@ -18,7 +18,7 @@ class RLOO(PolicyGradient):
 
     1. The paper's KL in the reward is left out; `kl: {coefficient: 0.05, estimator: k1, place: reward}` brings it back.
     2. No ratio, as in the paper; for several optimizer steps a rollout, `PolicyGradient` with
-       `policy_loss: {function: sequence_clip_loss}` is TRL's form.
+       `policy_loss: {function: sequence_clip_loss}` and `aggregation: seq-mean-token-mean` is TRL's form.
 
     Args:
         policy: The policy that is trained.

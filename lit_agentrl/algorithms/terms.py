@@ -25,7 +25,9 @@ class KLTerm:
     Args:
         coefficient: Factor of the KL.
         estimator: `k1`, `k2` or `k3`; see `functional.kl_divergence`. As a loss, `k1` has no gradient on average, the
-            gradient of `k2` is that of KL(policy ‖ reference), that of `k3` is that of KL(reference ‖ policy).
+            gradient of `k2` is that of KL(policy ‖ reference), that of `k3` is that of KL(reference ‖ policy). In the
+            reward it is the other way round: only `k1` has the gradient of KL(policy ‖ reference), of whole episodes;
+            those of `k2` and `k3` vanish near the reference, so that they would hold nothing.
         place: `loss` adds it to the loss, `reward` subtracts it from the reward token by token, detached.
         corrected_gradient: In the loss: the value of the estimator with the gradient of KL(policy ‖ reference).
         reference: `start` is a frozen copy of the policy with which reinforcement learning began (after the warm
@@ -66,6 +68,11 @@ class KLTerm:
             raise ValueError(
                 f"{key}.estimator: k1 in {key}.place: loss has no gradient on average; use k2 or k3, or set "
                 f"{key}.corrected_gradient: true"
+            )
+        if self.place == "reward" and self.estimator != "k1":
+            raise ValueError(
+                f"{key}.estimator: {self.estimator} in {key}.place: reward has next to no gradient near the reference "
+                "(that of KL(policy ‖ reference) less another of the same size); use k1"
             )
         if self.place == "reward" and self.corrected_gradient:
             raise ValueError(f"{key}.corrected_gradient: true has no meaning with {key}.place: reward")

@@ -65,8 +65,13 @@ class RewardTerms:
             except Exception as error:
                 raise EpisodeFailedError(f"reward {name} raised {type(error).__name__}: {error}") from error
             if not math.isfinite(value):
-                raise EpisodeFailedError(f"reward {name} is {value}")
-            trajectory.reward += weight * value
+                raise EpisodeFailedError(f"reward {name} is {value} in episode {trajectory.id}")
+            total = trajectory.reward + weight * value
+            if not math.isfinite(total):
+                raise EpisodeFailedError(
+                    f"reward {name} ({value}, weight {weight}) makes the reward of episode {trajectory.id} {total}"
+                )
+            trajectory.reward = total
             trajectory.reward_parts[name] = trajectory.reward_parts.get(name, 0.0) + value
 
 

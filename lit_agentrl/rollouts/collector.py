@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -143,6 +144,7 @@ class RolloutCollector:
         )
         try:
             await self._agent.run(trajectory, context)
+            _check_finite(trajectory, self._pool.class_path)
             if self._rewards is not None:
                 self._rewards.add_to(trajectory)
         except EpisodeFailedError as error:
@@ -153,6 +155,20 @@ class RolloutCollector:
             trajectory.outputs_cut = slot.outputs_cut
             trajectory.wall_s = time.perf_counter() - started
             slot.release()
+
+
+def _check_finite(trajectory: Trajectory, env: str) -> None:
+    """Refuse what the sums over an episode's steps made of its rewards; single steps are checked in the worker.
+
+    Raises:
+        EpisodeFailedError: Something is not a finite number.
+    """
+    earned = {"reward": trajectory.reward}
+    earned |= {f"reward of turn {number}": turn.reward for number, turn in enumerate(trajectory.turns)}
+    earned |= {f"reward part {name!r}": part for name, part in trajectory.reward_parts.items()}
+    for name, value in earned.items():
+        if not math.isfinite(value):
+            raise EpisodeFailedError(f"episode {trajectory.id} of {env}: its {name} is {value}")
 
 
 class _OutsideHandle:

@@ -289,8 +289,7 @@ class _Host:
     def _step(self, slot: int, action: Action) -> Reply:
         with self._episode(slot) as env:
             result = _expect(env.step(action), StepResult, "step to return a StepResult")
-            if not isinstance(result.reward, Real) or not math.isfinite(result.reward):
-                raise ValueError(f"expected StepResult.reward to be a finite number, got {result.reward!r}")
+            self._check_finite(result)
             if result.observation is None:
                 return Reply(True, result)
             observation = _expect(result.observation, Observation, "StepResult.observation to be an Observation")
@@ -298,6 +297,13 @@ class _Host:
             if outputs_cut:
                 result = dataclasses.replace(result, observation=observation)
             return Reply(True, result, outputs_cut)
+
+    def _check_finite(self, result: StepResult) -> None:
+        parts = {f"reward_parts[{name!r}]": part for name, part in result.reward_parts.items()}
+        for name, value in {"reward": result.reward, **parts}.items():
+            if not isinstance(value, Real) or not math.isfinite(value):
+                env = self._config.env.class_path
+                raise ValueError(f"expected StepResult.{name} to be a finite number, got {value!r} from {env}")
 
     def _tool(self, slot: int, name: str, arguments: dict[str, Any]) -> Reply:
         output = self._tools.call(name, arguments, max_chars=self._config.max_output_chars)
