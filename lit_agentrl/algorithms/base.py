@@ -30,52 +30,40 @@ _Value = TypeVar("_Value")
 _DEFAULT_OPTIMIZER = OptimizerConfig()
 
 
-class Algorithm(L.LightningModule, ABC):
-    """A policy and how it learns. Subclasses give the loss.
+class Learner(L.LightningModule, ABC):
+    """A module that learns by optimizer steps on batches, and is judged by episodes. Subclasses give loss and pieces.
 
-    Manual optimization: each batch is one optimizer step. The batch is cut into micro-batches by token budget, and
-    because normalisers are folded into the weights beforehand, the cut cannot change the gradient.
+    Manual optimization: each batch is one optimizer step. A batch has `weight` [N] and `metrics`; it is cut into
+    micro-batches of the same kind, and because normalisers are folded into the weights beforehand, the cut cannot
+    change the gradient.
 
     Args:
-        policy: The policy that is trained.
         optimizer: AdamW and schedule.
-        micro_batch_tokens: Padded tokens per forward pass; bounds memory, changes nothing else.
-        share_prefixes: Whether a prompt that several episodes share is computed once, behind an attention mask. Switch
-            it off for models that read no such mask (sliding windows, recurrent layers).
         seed: Run seed; default: what `seed_everything` was set to.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        optimizer: OptimizerConfig = _DEFAULT_OPTIMIZER,
-        micro_batch_tokens: int = 4096,
-        share_prefixes: bool = True,
-        seed: int | None = None,
-    ) -> None:
+    def __init__(self, *, optimizer: OptimizerConfig = _DEFAULT_OPTIMIZER, seed: int | None = None) -> None:
         super().__init__()
-        if micro_batch_tokens < 1:
-            raise ValueError(f"model.init_args.micro_batch_tokens is {micro_batch_tokens}: it must be at least 1")
         self.automatic_optimization = False
-        self.policy = policy
         self.optimizer_config = optimizer
-        self.micro_batch_tokens = micro_batch_tokens
-        self.share_prefixes = share_prefixes
         self.run_seed = resolve_run_seed(seed)
         self.episode_metrics = nn.ModuleDict()
 
     @abstractmethod
-    def loss(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a micro-batch and figures to log.
 
         Returns:
-            The sum over tokens of weight x term, and named means over the micro-batch's trained tokens.
+            The sum over tokens (or rows) of weight x term, and named means over the micro-batch's trained tokens.
         """
 
-    def configure_model(self) -> None:
-        """Make the weights."""
-        self.policy.build(seed=derive_seed(self.run_seed, "policy"))
+    @abstractmethod
+    def pieces(self, batch: Any, wanted: Tensor) -> list[Any]:
+        """Cut a batch into micro-batches; `wanted` [N] says which tokens are needed."""
+
+    @abstractmethod
+    def filler(self) -> Any:
+        """Return a micro-batch without weight that is enough for a forward and a backward pass."""
 
     def configure_optimizers(self) -> Any:
         """Return AdamW with its schedule, stepped after each optimizer step."""
@@ -94,13 +82,9 @@ class Algorithm(L.LightningModule, ABC):
         """Leave batches where they are: only micro-batches go to the device."""
         return batch
 
-    def on_fit_start(self) -> None:
-        """Switch dropout and gradient checkpointing on where the policy has them."""
-        self.policy.train()
-
     # Training -------------------------------------------------------------------------------------------------------
 
-    def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
+    def training_step(self, batch: Any, batch_idx: int) -> None:
         """Take one optimizer step; none if no token of any rank has a weight.
 
         Raises:
@@ -170,53 +154,6 @@ class Algorithm(L.LightningModule, ABC):
                 "model.init_args.optimizer.lr, and resume from the last checkpoint"
             )
 
-    def pieces(self, batch: RolloutBatch, wanted: Tensor) -> list[RolloutBatch]:
-        """Cut a batch into micro-batches; `wanted` [N] says which tokens' log-probs are needed."""
-        cut = packed_pieces if self.share_prefixes else RolloutBatch.micro_batches
-        return list(cut(batch, self.micro_batch_tokens, wanted=wanted, whole_trajectories=self.whole_trajectories))
-
-    whole_trajectories: bool = False
-    """Whether the loss is only defined on all tokens of a trajectory together; micro-batches then do not cut them."""
-
-    def policy_logprobs(
-        self, batch: RolloutBatch, wanted: Tensor, *, policy: Policy | None = None, entropy_grad: bool = False
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (index [M], log-probs [M], entropies [M]) of the wanted tokens; index points into the flat batch.
-
-        Args:
-            batch: A micro-batch.
-            wanted: [N] bool.
-            policy: Whose log-probs; default: the trained policy's.
-            entropy_grad: Whether gradients flow through the entropies.
-        """
-        assert self.policy.chat is not None
-        pad_id, temperature = self.policy.chat.pad_id, batch.temperature
-        token_logprobs = (policy or self.policy).token_logprobs
-        if self.share_prefixes:
-            tree = pack(batch, wanted, pad_id=pad_id)
-            logprobs, entropies = token_logprobs(
-                tree.input_ids,
-                tree.visible,
-                tree.position_ids,
-                tree.rows,
-                tree.columns,
-                temperature=temperature,
-                entropy_grad=entropy_grad,
-                sources=tree.sources,
-            )
-            return tree.token_index, logprobs, entropies
-        view = batch.padded(wanted, pad_id=pad_id)
-        logprobs, entropies = token_logprobs(
-            view.input_ids,
-            view.attention_mask,
-            view.position_ids,
-            view.rows,
-            view.columns,
-            temperature=temperature,
-            entropy_grad=entropy_grad,
-        )
-        return view.token_index, logprobs, entropies
-
     # Ranks ----------------------------------------------------------------------------------------------------------
 
     def sum_over_ranks(self, value: Tensor) -> Tensor:
@@ -242,25 +179,10 @@ class Algorithm(L.LightningModule, ABC):
         model: Any = self.trainer.strategy.model
         return model.no_sync() if hasattr(model, "no_sync") else nullcontext()
 
-    def _padded_to_all_ranks(self, pieces: list[RolloutBatch]) -> list[RolloutBatch]:
+    def _padded_to_all_ranks(self, pieces: list[Any]) -> list[Any]:
         """Give every rank the same number of micro-batches: collectives in forward or backward must pair up."""
         most = max(self.gather_objects(len(pieces)))
-        # Two tokens of no weight are enough for a forward and a backward pass.
-        return [batch_from_demonstrations([((0, 0), (0, 0))]) for _ in range(most - len(pieces))] + pieces
-
-    def fold_weights(self, batch: RolloutBatch, *, mode: AggregationMode, constant: float | None = None) -> None:
-        """Write the weights of one optimizer step's batch: normalisers over all ranks, masked tokens 0.
-
-        Tokens without signal count in the normaliser; they get weight 0 because their term is exactly 0.
-        """
-        counted = (batch.reason == TokenReason.TRAINED) | (batch.reason == TokenReason.NO_SIGNAL)
-        sequence = batch.trajectory[batch.segment].clamp_min(0)
-        local = aggregation_counts(counted[counted], sequence[counted])
-        totals = self.sum_over_ranks(local.to_tensor(batch.token_ids.device))
-        weights = token_weights(
-            counted, sequence, mode=mode, constant=constant, denominators=AggregationCounts.from_tensor(totals)
-        )
-        batch.weight = torch.where(batch.reason == TokenReason.TRAINED, weights * self.gradient_ranks, 0.0)
+        return [self.filler() for _ in range(most - len(pieces))] + pieces
 
     # Evaluation -----------------------------------------------------------------------------------------------------
 
@@ -336,6 +258,108 @@ class Algorithm(L.LightningModule, ABC):
 
 def _as_it_is(data: Any) -> Any:
     return data
+
+
+class Algorithm(Learner):
+    """A language-model policy and how it learns. Subclasses give the loss; micro-batches are cut by token budget.
+
+    Args:
+        policy: The policy that is trained.
+        micro_batch_tokens: Padded tokens per forward pass; bounds memory, changes nothing else.
+        share_prefixes: Whether a prompt that several episodes share is computed once, behind an attention mask. Switch
+            it off for models that read no such mask (sliding windows, recurrent layers).
+        kwargs: See `Learner`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        micro_batch_tokens: int = 4096,
+        share_prefixes: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if policy is None:
+            raise ValueError(f"policy: {type(self).__name__} needs one; add it to the experiment file")
+        if micro_batch_tokens < 1:
+            raise ValueError(f"model.init_args.micro_batch_tokens is {micro_batch_tokens}: it must be at least 1")
+        self.policy = policy
+        self.micro_batch_tokens = micro_batch_tokens
+        self.share_prefixes = share_prefixes
+
+    def configure_model(self) -> None:
+        """Make the weights."""
+        self.policy.build(seed=derive_seed(self.run_seed, "policy"))
+
+    def on_fit_start(self) -> None:
+        """Switch dropout and gradient checkpointing on where the policy has them."""
+        self.policy.train()
+
+    def pieces(self, batch: RolloutBatch, wanted: Tensor) -> list[RolloutBatch]:
+        """Cut a batch into micro-batches; `wanted` [N] says which tokens' log-probs are needed."""
+        cut = packed_pieces if self.share_prefixes else RolloutBatch.micro_batches
+        return list(cut(batch, self.micro_batch_tokens, wanted=wanted, whole_trajectories=self.whole_trajectories))
+
+    whole_trajectories: bool = False
+    """Whether the loss is only defined on all tokens of a trajectory together; micro-batches then do not cut them."""
+
+    def policy_logprobs(
+        self, batch: RolloutBatch, wanted: Tensor, *, policy: Policy | None = None, entropy_grad: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (index [M], log-probs [M], entropies [M]) of the wanted tokens; index points into the flat batch.
+
+        Args:
+            batch: A micro-batch.
+            wanted: [N] bool.
+            policy: Whose log-probs; default: the trained policy's.
+            entropy_grad: Whether gradients flow through the entropies.
+        """
+        assert self.policy.chat is not None
+        pad_id, temperature = self.policy.chat.pad_id, batch.temperature
+        token_logprobs = (policy or self.policy).token_logprobs
+        if self.share_prefixes:
+            tree = pack(batch, wanted, pad_id=pad_id)
+            logprobs, entropies = token_logprobs(
+                tree.input_ids,
+                tree.visible,
+                tree.position_ids,
+                tree.rows,
+                tree.columns,
+                temperature=temperature,
+                entropy_grad=entropy_grad,
+                sources=tree.sources,
+            )
+            return tree.token_index, logprobs, entropies
+        view = batch.padded(wanted, pad_id=pad_id)
+        logprobs, entropies = token_logprobs(
+            view.input_ids,
+            view.attention_mask,
+            view.position_ids,
+            view.rows,
+            view.columns,
+            temperature=temperature,
+            entropy_grad=entropy_grad,
+        )
+        return view.token_index, logprobs, entropies
+
+    def filler(self) -> RolloutBatch:
+        """Return two tokens of no weight."""
+        return batch_from_demonstrations([((0, 0), (0, 0))])
+
+    def fold_weights(self, batch: RolloutBatch, *, mode: AggregationMode, constant: float | None = None) -> None:
+        """Write the weights of one optimizer step's batch: normalisers over all ranks, masked tokens 0.
+
+        Tokens without signal count in the normaliser; they get weight 0 because their term is exactly 0.
+        """
+        counted = (batch.reason == TokenReason.TRAINED) | (batch.reason == TokenReason.NO_SIGNAL)
+        sequence = batch.trajectory[batch.segment].clamp_min(0)
+        local = aggregation_counts(counted[counted], sequence[counted])
+        totals = self.sum_over_ranks(local.to_tensor(batch.token_ids.device))
+        weights = token_weights(
+            counted, sequence, mode=mode, constant=constant, denominators=AggregationCounts.from_tensor(totals)
+        )
+        batch.weight = torch.where(batch.reason == TokenReason.TRAINED, weights * self.gradient_ranks, 0.0)
 
 
 class OnPolicyAlgorithm(Algorithm):
