@@ -1,6 +1,7 @@
 """Lightning data modules: where training batches come from."""
 
 from datamodules.demonstrations import DemonstrationDataModule
+from datamodules.replay import ReplayDataModule
 from datamodules.rollout import RolloutDataModule
 
-__all__ = ["DemonstrationDataModule", "RolloutDataModule"]
+__all__ = ["DemonstrationDataModule", "ReplayDataModule", "RolloutDataModule"]

@@ -1,9 +1,12 @@
 """Learning algorithms, each a LightningModule."""
 
-from lit_agentrl.algorithms.base import Algorithm, OnPolicyAlgorithm
+from lit_agentrl.algorithms.base import Algorithm, Learner, OnPolicyAlgorithm
 from lit_agentrl.algorithms.cispo import CISPO
 from lit_agentrl.algorithms.dapo import DAPO
+from lit_agentrl.algorithms.dqn import DQN
 from lit_agentrl.algorithms.dr_grpo import DrGRPO
+from lit_agentrl.algorithms.drrn import DRRN
+from lit_agentrl.algorithms.exploration import Exploration
 from lit_agentrl.algorithms.gigpo import GiGPO
 from lit_agentrl.algorithms.grpo import GRPO
 from lit_agentrl.algorithms.gspo import GSPO
@@ -18,6 +21,8 @@ from lit_agentrl.algorithms.sft import SFT
 __all__ = [
     "CISPO",
     "DAPO",
+    "DQN",
+    "DRRN",
     "GRPO",
     "GSPO",
     "REINFORCE",
@@ -26,7 +31,9 @@ __all__ = [
     "SFT",
     "Algorithm",
     "DrGRPO",
+    "Exploration",
     "GiGPO",
+    "Learner",
     "OnPolicyAlgorithm",
     "OptimizerConfig",
     "PolicyGradient",

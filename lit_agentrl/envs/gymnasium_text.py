@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,16 +63,16 @@ def _cart_pole(env: Any, observation: Any) -> str:
 
 
 def _any_state(env: Any, observation: Any) -> str:
-    values = observation if isinstance(observation, Sequence) or getattr(observation, "ndim", 0) else (observation,)
-    return "state " + " ".join(f"{float(value):.4g}" for value in _flat(values))
+    return "state " + " ".join(f"{number:.4g}" for number in _numbers(observation))
 
 
-def _flat(values: Any) -> Any:
-    for value in values:
-        if getattr(value, "ndim", 0):
-            yield from value.flat
-        else:
-            yield value
+def _numbers(value: Any) -> Iterator[float]:
+    """Yield the numbers of an observation: nested tuples, arrays, or one number."""
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _numbers(part)
+    else:
+        yield from (float(number) for number in getattr(value, "flat", (value,)))
 
 
 _GAMES = {
