@@ -96,7 +96,11 @@ class RolloutProgressBar(RolloutHooks, ProgressBar):
             metrics = rollout.metrics
             self._line = {
                 "rollout": f"success {metrics['rollout/success']:6.1%}  reward {metrics['rollout/reward']:5.2f}",
-                "speed": f"{metrics['rollout/tokens_per_s']:4.0f} tok/s",
+                "speed": (
+                    f"{metrics['rollout/steps_per_s']:4.0f} steps/s"
+                    if "rollout/steps_per_s" in metrics
+                    else f"{metrics['rollout/tokens_per_s']:4.0f} tok/s"
+                ),
             }
             self._begin("optimize", int(trainer.num_training_batches))
 

@@ -2,6 +2,7 @@
 
 from datamodules.demonstrations import DemonstrationDataModule
 from datamodules.preference import PreferenceDataModule
+from datamodules.replay import ReplayDataModule
 from datamodules.rollout import RolloutDataModule
 
-__all__ = ["DemonstrationDataModule", "PreferenceDataModule", "RolloutDataModule"]
+__all__ = ["DemonstrationDataModule", "PreferenceDataModule", "ReplayDataModule", "RolloutDataModule"]

@@ -14,7 +14,7 @@ from lit_agentrl.algorithms.base import Algorithm
 from lit_agentrl.engines.local import LocalEngine
 from lit_agentrl.envs.spec import EnvSpec
 from lit_agentrl.rewards.terms import RewardTerms
-from lit_agentrl.rollouts.collector import RolloutCollector, run_coroutine
+from lit_agentrl.rollouts.collector import Collector, RolloutCollector, run_coroutine
 from lit_agentrl.rollouts.hooks import notify
 from lit_agentrl.rollouts.rollout import Rollout
 from lit_agentrl.rollouts.stream import SizedStream
@@ -126,7 +126,10 @@ class EnvironmentDataModule(L.LightningDataModule):
         assert self.trainer is not None
         module = self.trainer.lightning_module
         if not isinstance(module, Algorithm):
-            raise TypeError(f"model must be a lit_agentrl Algorithm, got {type(module).__name__}")
+            raise ValueError(
+                f"model.class_path: {type(module).__name__} trains no language model; data.class_path "
+                f"{type(self).__name__} needs an algorithm that does, such as lit_agentrl.algorithms.GRPO"
+            )
         return module
 
     @property
@@ -145,7 +148,7 @@ class EnvironmentDataModule(L.LightningDataModule):
             )
         return self.max_context
 
-    def collector(self) -> RolloutCollector:
+    def collector(self) -> Collector:
         """Return a collector that draws with the module's weights of this moment."""
         policy = self.algorithm.policy
         assert policy.chat is not None

@@ -8,6 +8,7 @@ import os
 import warnings
 from abc import ABC
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import lightning as L
@@ -19,6 +20,7 @@ from datamodules import PreferenceDataModule, RolloutDataModule
 from datamodules._environment import EnvironmentDataModule
 from lit_agentrl.agents.base import Agent
 from lit_agentrl.algorithms.base import Algorithm
+from lit_agentrl.algorithms.learner import Learner
 from lit_agentrl.checkpointing import AtomicCheckpointIO, batches_done
 from lit_agentrl.config_errors import readable_error
 from lit_agentrl.loggers import MetricsCSVLogger, make_loggers
@@ -58,7 +60,9 @@ class CLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Declare keys and how parts reach the module and the data module."""
-        parser.add_subclass_arguments(Policy, "policy", required=True, help="the language model that is trained")
+        parser.add_subclass_arguments(
+            Policy, "policy", required=False, help="the language model that is trained; value functions need none"
+        )
         parser.add_subclass_arguments(Agent, "agent", required=False, help="how episodes are run")
         parser.add_subclass_arguments(
             EnvironmentClass, "env", required=False, instantiate=False, help="the tasks; built in worker processes"
@@ -165,7 +169,7 @@ class CLI(LightningCLI):
         settings = self.settings
         self._check()
         self._write_config()
-        self._write_tokenizer()
+        self._write_tokenizer(self.run_dir)
         self.milestones = Milestones(self.run_dir)
         recorded = self.milestones.count(step=0) if settings.resume else 0
         for logger in self.trainer.loggers:
@@ -222,8 +226,8 @@ class CLI(LightningCLI):
         self.datamodule.setup("fit")
         environment = self._environment
         if environment is not None:
-            limit = environment.context_limit
-            if environment.max_new_tokens >= limit:
+            limit = environment.context_limit if isinstance(self.model, Algorithm) else None
+            if limit is not None and environment.max_new_tokens >= limit:
                 raise ValueError(
                     f"data.init_args.max_new_tokens is {environment.max_new_tokens}, but a context has only "
                     f"{limit} tokens, the prompt included"
@@ -254,10 +258,11 @@ class CLI(LightningCLI):
         for logger in self.trainer.loggers:
             logger.log_hyperparams({key: value for key, value in plain.items() if value is not None})
 
-    def _write_tokenizer(self) -> None:
-        """Keep the tokenizer in the run's folder, so that `view` shows tokens without loading the model."""
-        if self.trainer.is_global_zero:
-            self.model.policy.tokenizer.save_pretrained(self.run_dir / "tokenizer")
+    def _write_tokenizer(self, folder: Path) -> None:
+        """Keep the tokenizer beside the trajectories, so that `view` shows tokens without loading the model."""
+        if self.trainer.is_global_zero and isinstance(self.model, Algorithm):
+            assert self.model.policy.tokenizer is not None
+            self.model.policy.tokenizer.save_pretrained(folder / "tokenizer")
 
     # validate, test, predict ----------------------------------------------------------------------------------------
 
@@ -266,7 +271,7 @@ class CLI(LightningCLI):
         if self.trainer.is_global_zero:
             self.model.configure_model()
             self.out_dir.mkdir(exist_ok=True)
-            self.model.policy.tokenizer.save_pretrained(self.out_dir / "tokenizer")
+            self._write_tokenizer(self.out_dir)
             print(f"{self.config.subcommand}: {self.settings.ckpt_path or 'the policy as it is, without a checkpoint'}")
 
     before_test = before_predict = before_validate
@@ -305,7 +310,7 @@ def make_cli(arguments: Sequence[str]) -> CLI:
     """Parse a command line and run its command."""
     set_parsing_settings(add_print_completion_argument=True)
     return CLI(
-        Algorithm,
+        Learner,
         L.LightningDataModule,
         args=list(arguments),
         subclass_mode_model=True,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 _HOMES = {
-    "model": ("lit_agentrl.algorithms", "lit_agentrl.algorithms.base", "Algorithm"),
+    "model": ("lit_agentrl.algorithms", "lit_agentrl.algorithms.base", "Learner"),
     "policy": ("lit_agentrl.policies", "lit_agentrl.policies.base", "Policy"),
     "agent": ("lit_agentrl.agents", "lit_agentrl.agents.base", "Agent"),
     "data": ("datamodules", "lightning", "LightningDataModule"),

@@ -37,7 +37,7 @@ def load_policy(run: Path, *, checkpoint: str = "best") -> tuple[Policy, Path]:
         checkpoint: `best`, `last`, or a file. `best` falls back to `last`.
 
     Raises:
-        ValueError: The folder is no run, or has no such checkpoint.
+        ValueError: The folder is no run, trained no language model, or has no such checkpoint.
     """
     import torch
     import yaml
@@ -48,10 +48,13 @@ def load_policy(run: Path, *, checkpoint: str = "best") -> tuple[Policy, Path]:
     config = run / "config.yaml"
     if not config.is_file():
         raise ValueError(f"{run} is no run folder: it has no config.yaml")
+    settings = yaml.safe_load(config.read_text())
+    if settings.get("policy") is None:
+        raise ValueError(f"{run} trained no language model, so there is no policy to export")
     path = _checkpoint(run, checkpoint)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Policy, "policy", required=True)
-    parsed = parser.parse_object({"policy": yaml.safe_load(config.read_text())["policy"]})
+    parsed = parser.parse_object({"policy": settings["policy"]})
     policy: Policy = parser.instantiate_classes(parsed).policy
     policy.build()
     state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]

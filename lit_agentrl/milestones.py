@@ -45,11 +45,14 @@ class Milestones:
             console.print(_table("held-out success", "after", self._entries))
         shown = _shortest(run_dir)
         console.print(f"\nThe run lies in {shown}. Next:", highlight=False, markup=False)
-        for command in (
+        commands = [
             f"python -m lit_agentrl view {shown}",
             f"python -m lit_agentrl export {shown} --out exported",
             f"tensorboard --logdir {shown}",
-        ):
+        ]
+        if not (run_dir / "tokenizer").is_dir():  # no language model, nothing to export
+            del commands[1]
+        for command in commands:
             console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -199,6 +199,12 @@ def _check_observation(observation: Any, where: str) -> Observation:
             _fail(f"{where}: parameters of tool {tool.name!r} must be a JSON schema of type object")
     if checked.state_key is not None:
         _expect(checked.state_key, str, f"{where}: state_key")
+    for action in _expect(checked.actions, tuple, f"{where}: actions"):
+        if not _expect(action, str, f"{where}: an action") or checked.actions.count(action) > 1:
+            _fail(f"{where}: actions must be non-empty texts, each once, got {checked.actions!r}")
+    for number in () if checked.array is None else _expect(checked.array, tuple, f"{where}: array"):
+        if not isinstance(number, float) or not math.isfinite(number):
+            _fail(f"{where}: array must hold finite floats, got {number!r}")
     return checked
 
 

@@ -118,12 +118,19 @@ class EnvTraits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What the agent sees: new messages, and the tools that the environment itself offers from now on."""
+    """What the agent sees: new messages, and the tools that the environment itself offers from now on.
+
+    Value functions read the state from it: `array`, or the last text part of the last message.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     state_key: str | None = None
     """Equal keys mean equal states of one task. `None`: states are not comparable."""
+    actions: tuple[str, ...] = ()
+    """The replies that are valid now, each once; empty: any text."""
+    array: tuple[float, ...] | None = None
+    """The state as numbers, of one length for the whole environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +153,19 @@ class StepResult:
     success: bool | None = None
     """Whether the task was solved. Required on the last step, `None` before."""
     info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transition:
+    """One environment step as value-based learning replays it."""
+
+    observation: Observation
+    action: str
+    reward: float
+    next_observation: Observation | None
+    """What the action led to; `None` only where nothing follows from it, because the episode terminated."""
+    terminated: bool
+    """Whether the task itself ended. An episode that was cut short goes on in the value function."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,11 +5,15 @@ from lit_agentrl.algorithms.base import Algorithm, OnPolicyAlgorithm
 from lit_agentrl.algorithms.cispo import CISPO
 from lit_agentrl.algorithms.dapo import DAPO
 from lit_agentrl.algorithms.dpo import DPO
+from lit_agentrl.algorithms.dqn import DQN
 from lit_agentrl.algorithms.dr_grpo import DrGRPO
+from lit_agentrl.algorithms.drrn import DRRN
+from lit_agentrl.algorithms.exploration import Exploration
 from lit_agentrl.algorithms.gigpo import GiGPO
 from lit_agentrl.algorithms.grpo import GRPO
 from lit_agentrl.algorithms.gspo import GSPO
 from lit_agentrl.algorithms.kto import KTO
+from lit_agentrl.algorithms.learner import Learner
 from lit_agentrl.algorithms.online_preference import OnlineDPO
 from lit_agentrl.algorithms.optimizer import OptimizerConfig
 from lit_agentrl.algorithms.orpo import ORPO
@@ -31,6 +35,8 @@ __all__ = [
     "DAPO",
     "DMPO",
     "DPO",
+    "DQN",
+    "DRRN",
     "ETO",
     "GRPO",
     "GSPO",
@@ -45,7 +51,9 @@ __all__ = [
     "ActorCritic",
     "Algorithm",
     "DrGRPO",
+    "Exploration",
     "GiGPO",
+    "Learner",
     "OnPolicyAlgorithm",
     "OnlineDPO",
     "OptimizerConfig",

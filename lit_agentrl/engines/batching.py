@@ -10,18 +10,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Generic, Protocol, TypeVar
 
-from lit_agentrl.types import Completion, GenerationRequest
+
+class Identified(Protocol):
+    """A request that says who asks: (group, sample, attempt, turn, ...)."""
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """Orders requests in a batch; the first three name the episode."""
+        ...
 
 
-class LockstepBatcher:
+_Request = TypeVar("_Request", bound=Identified)
+_Answer = TypeVar("_Answer")
+
+
+class LockstepBatcher(Generic[_Request, _Answer]):
     """Collects the requests of many episodes of one event loop and runs them together, ordered by identity."""
 
-    def __init__(self, run: Callable[[Sequence[GenerationRequest]], Sequence[Completion]]) -> None:
+    def __init__(self, run: Callable[[Sequence[_Request]], Sequence[_Answer]]) -> None:
         self._run = run
         self._live = 0
         self._outside = 0
-        self._pending: list[tuple[GenerationRequest, asyncio.Future[Completion]]] = []
+        self._pending: list[tuple[_Request, asyncio.Future[_Answer]]] = []
         self._scheduled = False
 
     @asynccontextmanager
@@ -44,9 +56,9 @@ class LockstepBatcher:
             self._outside -= 1
             self._maybe_schedule()
 
-    async def submit(self, request: GenerationRequest) -> Completion:
-        """Wait for the completion of a request."""
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+    async def submit(self, request: _Request) -> _Answer:
+        """Wait for the answer to a request."""
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._pending.append((request, future))
         self._maybe_schedule()
         return await future
@@ -67,12 +79,12 @@ class LockstepBatcher:
         batch = sorted(self._pending, key=lambda item: item[0].identity)
         self._pending = []
         try:
-            completions = self._run([request for request, _ in batch])
+            answers = self._run([request for request, _ in batch])
         except Exception as error:  # the waiting coroutines are the ones to be told
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (_, future), completion in zip(batch, completions, strict=True):
+        for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():
-                future.set_result(completion)
+                future.set_result(answer)

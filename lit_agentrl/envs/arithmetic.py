@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
+import string
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -46,7 +47,7 @@ class TinyArithmetic:
         digits: Most digits of an operand, 1 to 9.
         operators: Those to draw from, out of `+`, `-`, `*`.
         last_digit: Whether the answer is the last digit of the result only: one token to copy, and a guess is right
-            once in ten times.
+            once in ten times. Observations then list the valid replies as `actions`.
         trusted_share: In mode `call`, the share of tasks whose demonstration asks `?`, above 0 and at most 1.
     """
 
@@ -110,7 +111,7 @@ class TinyArithmetic:
         """Ask the question."""
         self._task = task
         self._looked_up = False
-        return Observation(messages=(Message.of("user", task.data["question"]),), state_key="question")
+        return self._observation(task.data["question"], state_key="question")
 
     def step(self, action: Action) -> StepResult:
         """Let a source answer, once, or grade the reply.
@@ -123,8 +124,7 @@ class TinyArithmetic:
         task, reply = self._task, action.message.text.strip()
         if self.mode == "call" and reply in _SOURCES and not self._looked_up:
             self._looked_up = True
-            message = Message.of("user", task.data[_SOURCES[reply]])
-            return StepResult(observation=Observation(messages=(message,), state_key="looked up"))
+            return StepResult(observation=self._observation(task.data[_SOURCES[reply]], state_key="looked up"))
         self._task = None
         success = numeric_match(reply, task.data["answer"])
         return StepResult(
@@ -134,6 +134,12 @@ class TinyArithmetic:
             terminated=True,
             success=success,
         )
+
+    def _observation(self, text: str, *, state_key: str) -> Observation:
+        """Say something; where an answer is one digit, the replies that make sense are few enough to be listed."""
+        sources = tuple(_SOURCES) if self.mode == "call" and not self._looked_up else ()
+        actions = (*sources, *string.digits) if self.last_digit else ()
+        return Observation(messages=(Message.of("user", text),), state_key=state_key, actions=actions)
 
     def close(self) -> None:
         """End the episode; nothing else is held."""

@@ -183,7 +183,8 @@ def _facts(record: dict[str, Any]) -> Text:
 
 def _turn_facts(turn: dict[str, Any]) -> Text:
     ids, advantages = turn["completion_ids"], _numbers(turn["advantages"])
-    facts = [f"{len(ids)} tokens, stopped by {turn['stop_reason']}, policy version {turn['policy_version']}"]
+    drawn = f"{len(ids)} tokens, stopped by {turn['stop_reason']}" if ids else "no tokens: an action that was chosen"
+    facts = [f"{drawn}, policy version {turn['policy_version']}"]
     if turn["reward"] or turn["reward_parts"]:
         facts.append(f"reward {_number(turn['reward'])}{_parts(turn['reward_parts'])}")
     if advantages:
@@ -198,7 +199,7 @@ def _reply(turn: dict[str, Any], decode: Decode | None, largest: float) -> Text:
     ids = turn["completion_ids"]
     advantages, weights = _numbers(turn["advantages"]), _numbers(turn["weights"])
     if not advantages:
-        return Text(visible(decode(ids) if decode else turn["reply"]["text"]))
+        return Text(visible(decode(ids) if decode and ids else turn["reply"]["text"]))
     pieces = token_pieces(ids, decode) if decode else [(turn["reply"]["text"], len(ids))]
     text = Text()
     for masked, run in groupby(_placed(pieces, weights, turn["reasons"]), key=lambda piece: piece[3]):

@@ -7,7 +7,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
 
 from lit_agentrl.agents.base import Agent
 from lit_agentrl.agents.context import EpisodeContext
@@ -30,6 +31,23 @@ from lit_agentrl.types import (
 
 _Result = TypeVar("_Result")
 EpisodeListener = Callable[[Trajectory], None]
+
+
+class Collector(Protocol):
+    """Runs episodes of given tasks; what evaluations need."""
+
+    def collect(
+        self,
+        tasks: Sequence[tuple[int, Task]],
+        *,
+        phase: Phase,
+        index: int,
+        group_size: int,
+        sampling: Sampling,
+        listener: EpisodeListener | None = None,
+    ) -> Rollout:
+        """Run `group_size` episodes of each (group, task)."""
+        ...
 
 
 class RolloutCollector:
@@ -171,10 +189,18 @@ def _check_finite(trajectory: Trajectory, env: str) -> None:
             raise EpisodeFailedError(f"episode {trajectory.id} of {env}: its {name} is {value}")
 
 
+class Lockstep(Protocol):
+    """What has to be told that an episode waits for its environment: an engine, or a batcher."""
+
+    def outside(self) -> AbstractAsyncContextManager[None]:
+        """Count the body as waiting for something else."""
+        ...
+
+
 class _OutsideHandle:
     """An environment slot whose operations hold back the engine, so that batches do not depend on their speed."""
 
-    def __init__(self, slot: EnvHandle, engine: Engine) -> None:
+    def __init__(self, slot: EnvHandle, engine: Lockstep) -> None:
         self._slot = slot
         self._engine = engine
 
