@@ -1,6 +1,7 @@
 """Learning algorithms, each a LightningModule."""
 
 from lit_agentrl.algorithms.actor_critic import ActorCritic
+from lit_agentrl.algorithms.archer import ArCHer
 from lit_agentrl.algorithms.base import Algorithm, OnPolicyAlgorithm
 from lit_agentrl.algorithms.cispo import CISPO
 from lit_agentrl.algorithms.dapo import DAPO
@@ -50,6 +51,7 @@ __all__ = [
     "VAPO",
     "ActorCritic",
     "Algorithm",
+    "ArCHer",
     "DrGRPO",
     "Exploration",
     "GiGPO",

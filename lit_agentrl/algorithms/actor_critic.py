@@ -168,8 +168,7 @@ class ActorCritic(PolicyGradient):
         terms: dict[str, Tensor] = {}
         shared = self.critic.trunk is None
         if self.warming_up:
-            # All parameters take part, so that ranks that wait for their gradients do not wait for ever.
-            loss = sum((p.sum() * 0.0 for p in self.policy.parameters() if p.requires_grad), torch.zeros(()))
+            loss = self.untouched(self.policy.parameters())
             with torch.set_grad_enabled(not shared):
                 index, states = self.policy_states(batch, wanted, policy=self.critic.trunk)
         else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_agentrl.algorithms.learner import Learner
 from lit_agentrl.algorithms.optimizer import OptimizerConfig
@@ -112,6 +112,40 @@ class Algorithm(Learner):
             view.columns if after else view.sources,
         )
         return view.token_index, states
+
+    def turn_states(
+        self, batch: RolloutBatch, *, before: Tensor, after: Tensor, policy: Policy | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return hidden states before some tokens and after others, from one forward pass.
+
+        Args:
+            batch: A micro-batch.
+            before: [N] bool.
+            after: [N] bool.
+            policy: Whose states; default: the trained policy's.
+
+        Returns:
+            Index [B] and states [B, H] before, index [A] and states [A, H] after; indices point into the flat batch.
+        """
+        view = self._laid_out(batch, before | after)
+        first, last = before[view.token_index], after[view.token_index]
+        states = (policy or self.policy).token_states(
+            view.input_ids,
+            view.visible if isinstance(view, PackedView) else view.attention_mask,
+            view.position_ids,
+            torch.cat([view.rows[first], view.rows[last]]),
+            torch.cat([view.sources[first], view.columns[last]]),
+        )
+        count = int(first.sum())
+        return view.token_index[first], states[:count], view.token_index[last], states[count:]
+
+    def untouched(self, parameters: Iterable[nn.Parameter]) -> Tensor:
+        """Return a 0 that depends on parameters without moving them.
+
+        Ranks wait for the gradient of every parameter, so that a step that leaves some out would wait for ever.
+        """
+        zero = torch.zeros((), device=self.device)
+        return sum((p.sum() * 0.0 for p in parameters if p.requires_grad), zero)
 
     def _laid_out(self, batch: RolloutBatch, wanted: Tensor) -> PackedView | PaddedView:
         assert self.policy.chat is not None

@@ -53,7 +53,9 @@ class CriticConfig:
 
 
 class Critic(nn.Module):
-    """Values of states. The head starts at zero, so that the first values are 0 rather than noise.
+    """Values of states. A single head starts at zero, so that the first values are 0 rather than noise.
+
+    Several heads start a little apart: equal twins would stay equal.
 
     Args:
         trunk: See `CriticConfig`.
@@ -67,7 +69,7 @@ class Critic(nn.Module):
         self.trunk: Policy | None = None
         self.head: nn.Linear | None = None
 
-    def build(self, policy: Policy) -> None:
+    def build(self, policy: Policy, *, seed: int = 0) -> None:
         """Make the weights beside a built policy, once; later calls do nothing."""
         if self.head is not None:
             return
@@ -76,6 +78,10 @@ class Critic(nn.Module):
         weight = policy.causal_lm.get_output_embeddings().weight
         self.head = nn.Linear(policy.hidden_size, self._num_values, device=weight.device, dtype=weight.dtype)
         nn.init.zeros_(self.head.weight)
+        if self._num_values > 1:
+            generator = torch.Generator().manual_seed(seed)
+            noise = torch.randn(self.head.weight.shape, generator=generator) / policy.hidden_size
+            self.head.weight.data.copy_(noise)
         nn.init.zeros_(self.head.bias)
 
     def restart(self, policy: Policy) -> None:

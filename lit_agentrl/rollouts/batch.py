@@ -7,7 +7,7 @@ A padded `[B, T]` tensor is a view of this (`PaddedView`); so are other packings
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Self
@@ -115,6 +115,15 @@ class RolloutBatch:
         for name in ("columns", "further_weights"):
             moved[name] = {key: column.to(device) for key, column in getattr(self, name).items()}
         return dataclasses.replace(self, **moved)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain values from which `from_state_dict` makes the same batch."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Undo `state_dict`."""
+        return cls(**state)
 
     def span(self, segment: int) -> slice:
         """Return where a segment's tokens lie."""
