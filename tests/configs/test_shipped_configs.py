@@ -1,5 +1,6 @@
 """Every shipped configuration parses, and every experiment runs, with a small policy and few episodes."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EXPERIMENTS = sorted((CONFIGS / "experiment").glob("*.yaml"))
 KEYS = {"policy": "policy", "env": "env", "agent": "agent", "algorithm": "model", "trainer": "trainer"}
 ABLATIONS = sorted((CONFIGS / "ablation").glob("*.yaml"))
+PAIRS, NODES = CONFIGS / "data/preferences.jsonl", CONFIGS / "data/search_nodes.jsonl"
+PREFERENCES = {"step_dpo": NODES} | dict.fromkeys(
+    ("dpo", "dpo_hinge", "dpo_ipo", "dpo_robust", "simpo", "kto", "orpo", "eto", "dmpo"), PAIRS
+)
 PARTS = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name in KEYS)
 
 
@@ -62,9 +67,35 @@ def test_experiments_run(lit_agentrl, tmp_path, path):
         "warm_start.num_steps": 1,
         "warm_start.batch_size": 2,
     }
+    if "PreferenceDataModule" in path.read_text():
+        small = {key: value for key, value in small.items() if not key.startswith(("data.", "warm_start."))}
     outcome = lit_agentrl(
         *("fit", "--config", path, "--run_dir", tmp_path / "run", "--policy", CONFIGS / "policy/tiny.yaml"),
         *(word for key, value in small.items() for word in (f"--{key}", value)),
     )
     assert outcome.code == 0, outcome.output
     assert (tmp_path / "run/checkpoints/last.ckpt").exists()
+
+
+@pytest.mark.parametrize("algorithm", PREFERENCES)
+def test_preference_algorithms_run_two_epochs(lit_agentrl, tmp_path, algorithm):
+    outcome = lit_agentrl(
+        *("fit", "--config", CONFIGS / "experiment/preferences.yaml", "--run_dir", tmp_path / "run"),
+        *("--model", CONFIGS / f"algorithm/{algorithm}.yaml", "--data.init_args.files", f"[{PREFERENCES[algorithm]}]"),
+        *("--data.init_args.batch_size", 32, "--loggers", "[csv]"),
+    )
+    assert outcome.code == 0, outcome.output
+    assert "epoch   2/2" in outcome.output
+    assert "val/reward_margin" in (tmp_path / "run/metrics.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("algorithm", ["online_dpo", "eto", "dmpo"])
+def test_preference_algorithms_run_two_rollouts(lit_agentrl, game_config, tmp_path, algorithm):
+    outcome = lit_agentrl(
+        *("fit", "--config", game_config, "--run_dir", tmp_path / "run", "--milestones", "false"),
+        *("--model", CONFIGS / f"algorithm/{algorithm}.yaml", "--trainer.max_epochs", 2, "--loggers", "[csv]"),
+    )
+    assert outcome.code == 0, outcome.output
+    with (tmp_path / "run/metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert any(float(row["train/comparisons"] or 0) > 0 for row in rows)
