@@ -1,4 +1,4 @@
-"""P20: on exactly solvable decision processes, every estimator's expected gradient is the true one, or its bias is known.
+"""P20: on exactly solvable processes, every estimator's expected gradient is the true one, or its bias is known.
 
 Expected gradients are sums over every possible rollout, weighted by its probability; nothing is sampled unless a test
 says so. The biased numbers are those of the table in docs/algorithms/policy_gradient.md.
@@ -23,7 +23,7 @@ from exact_mdp import (
 )
 from rl_support import rollout_of
 
-from lit_agentrl import functional as F
+from lit_agentrl.algorithms import PolicyGradient
 from lit_agentrl.algorithms.credit import (
     AdvantageEstimator,
     DiscountedReturn,
@@ -32,6 +32,7 @@ from lit_agentrl.algorithms.credit import (
     LeaveOneOut,
     WhitenedReturn,
 )
+from lit_agentrl.algorithms.credit_values import GeneralizedAdvantage
 from lit_agentrl.algorithms.policy_loss import PolicyLoss
 from lit_agentrl.algorithms.terms import OffPolicyTerm
 from lit_agentrl.rollouts.segments import batch_from_groups
@@ -69,6 +70,13 @@ def test_the_processes_are_what_they_claim(policy):
         policy.table[row, column] += 1e-6
     assert (value() - before) / 1e-6 == pytest.approx(float(gradient[1]), abs=1e-6)
     assert float(gradient.norm()) > 0.03
+
+
+@pytest.mark.parametrize("estimator", [LeaveOneOut(), GroupRelative(), GroupInGroup()])
+def test_all_groups_in_one_rollout_give_what_each_alone_gives(tree, estimator):
+    algorithm = algorithm_for(tree, estimator)
+    alone, together = (expected_gradient(algorithm, group_size=2, at_once=at_once) for at_once in (False, True))
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-7)
 
 
 # Unbiased ----------------------------------------------------------------------------------------------------------
@@ -149,30 +157,30 @@ def test_weights_of_whole_episodes_correct_for_another_sampler(tree, correction)
 # Critics -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Critic(AdvantageEstimator):
-    """Generalized advantage estimation with given values, by what was said before a token."""
+class WithValues(PolicyGradient):
+    """Reads given values, by what was said before a token, in place of a critic."""
 
+    has_critic = True
     values: dict
-    lam: float
-    by_turn: bool = False
 
-    def advantages(self, episodes):
-        tokens = torch.zeros(episodes.place.shape, dtype=torch.float64)
-        turn_rewards, exists = episodes.turn_rewards()
-        turns = torch.zeros(exists.shape, dtype=torch.float64)
-        for number, trajectory in enumerate(episodes.trajectories):
-            said, column = (), 0
-            for index, turn in enumerate(trajectory.turns):
-                said += turn.prompt_ids
-                turns[number, index] = self.values[said]
-                for token in turn.completion.token_ids:
-                    tokens[number, column] = self.values[said]
-                    said, column = (*said, token), column + 1
-        if self.by_turn:
-            advantages, _ = F.turn_gae(turn_rewards, turns, exists, gamma=1.0, lam=self.lam)
-            return F.spread_turns(advantages, episodes.turns, episodes.mask)
-        return F.gae(episodes.token_rewards(), tokens, episodes.mask, gamma=1.0, lam=self.lam)[0]
+    def state_values(self, rollout, batch):
+        flat = torch.zeros(batch.num_tokens)
+        of_segment = {}
+        for segment in range(batch.num_segments):
+            parent = int(batch.parent_segment[segment])
+            said = of_segment.get(parent, ())
+            for place in range(*batch.span(segment).indices(batch.num_tokens)[:2]):
+                flat[place] = self.values.get(said, 0.0)
+                said = (*said, int(batch.token_ids[place]))
+            of_segment[segment] = said
+        return {"values": flat}
+
+
+def with_values(policy, values, **options):
+    estimator = GeneralizedAdvantage(**({"whiten": False} | options))
+    algorithm = algorithm_for(policy, estimator, kind=WithValues)
+    algorithm.values = values
+    return algorithm
 
 
 def wrong(values):
@@ -180,17 +188,17 @@ def wrong(values):
     return {said: value + 0.25 * (-1) ** number for number, (said, value) in enumerate(sorted(values.items()))}
 
 
-@pytest.mark.parametrize("by_turn", [False, True], ids=["tokens", "turns"])
+@pytest.mark.parametrize("step", ["token", "turn"])
 @pytest.mark.parametrize("lam", [0.0, 0.9, 1.0])
-def test_exact_values_are_unbiased_for_every_lambda(policy, lam, by_turn):
-    critic = Critic(values=policy.values(), lam=lam, by_turn=by_turn)
-    assert_equal(expected_gradient(algorithm_for(policy, critic), group_size=1), true_gradient(policy))
+def test_exact_values_are_unbiased_for_every_lambda(policy, lam, step):
+    algorithm = with_values(policy, policy.values(), lam=lam, step=step)
+    assert_equal(expected_gradient(algorithm, group_size=1), true_gradient(policy))
 
 
-@pytest.mark.parametrize("by_turn", [False, True], ids=["tokens", "turns"])
-def test_wrong_values_are_unbiased_at_lambda_one(policy, by_turn):
-    critic = Critic(values=wrong(policy.values()), lam=1.0, by_turn=by_turn)
-    assert_equal(expected_gradient(algorithm_for(policy, critic), group_size=1), true_gradient(policy))
+@pytest.mark.parametrize("step", ["token", "turn"])
+def test_wrong_values_are_unbiased_at_lambda_one(policy, step):
+    algorithm = with_values(policy, wrong(policy.values()), lam=1.0, step=step)
+    assert_equal(expected_gradient(algorithm, group_size=1), true_gradient(policy))
 
 
 # Biased ------------------------------------------------------------------------------------------------------------
@@ -202,42 +210,38 @@ class Bias:
 
     name: str
     estimator: AdvantageEstimator
-    groups: tuple[int, int] = (1, 4)
+    groups: tuple[int, int] = (1, 3)
     """Groups in a rollout, episodes in a group."""
     bandit: tuple[float, float]
     """Angle to the true gradient in degrees, and length over that of the true gradient."""
-    tree: tuple[float, float]
+    tree: tuple[float, float] | None
     aggregation: str = "seq-mean-token-sum"
 
     def measure(self, process):
         policy = TabularPolicy(PROCESSES[process])
-        algorithm = algorithm_for(policy, self.estimator, aggregation=self.aggregation)
+        if self.estimator.needs_values:
+            algorithm = with_values(policy, policy.values(), lam=1.0, whiten=True)
+        else:
+            algorithm = algorithm_for(policy, self.estimator, aggregation=self.aggregation)
         num_groups, group_size = self.groups
         gradient = expected_gradient(algorithm, num_groups=num_groups, group_size=group_size)
         return angle_and_length(gradient, true_gradient(policy))
 
     def line(self):
-        figures = [f"{angle:.1f}° | {length:.2f}" for angle, length in (self.bandit, self.tree)]
-        return f"| {self.name} | `{self.aggregation}` | {self.groups[0]} × {self.groups[1]} | {' | '.join(figures)} |"
+        figures = [f"{pair[0]:.1f}° | {pair[1]:.2f}" if pair else "- | -" for pair in (self.bandit, self.tree)]
+        return f"| {self.name} | `{self.aggregation}` | {self.groups[0]} x {self.groups[1]} | {' | '.join(figures)} |"
 
 
 BIASED = [
-    Bias(name="`GroupRelative`, `scale: std`", estimator=GroupRelative(), bandit=(13.21, 2.4339), tree=(27.22, 4.2203)),
-    Bias(
-        name="`GroupRelative`, `scale: std`",
-        estimator=GroupRelative(),
-        groups=(2, 2),
-        bandit=(16.16, 1.3832),
-        tree=(28.86, 2.2966),
-    ),
+    Bias(name="`GroupRelative`, `scale: std`", estimator=GroupRelative(), bandit=(15.04, 2.0973), tree=(28.51, 3.5846)),
     Bias(
         name="`GroupRelative`, `scale: batch`",
         estimator=GroupRelative(scale="batch"),
         groups=(2, 2),
         bandit=(13.21, 1.6226),
-        tree=(27.22, 2.8136),
+        tree=None,
     ),
-    Bias(name="`WhitenedReturn`", estimator=WhitenedReturn(), bandit=(13.21, 2.4339), tree=(9.88, 2.1713)),
+    Bias(name="`WhitenedReturn`", estimator=WhitenedReturn(), bandit=(15.04, 2.0973), tree=(18.74, 1.6268)),
     Bias(
         name="`WhitenedReturn`, `group_baseline: true`",
         estimator=WhitenedReturn(group_baseline=True),
@@ -248,10 +252,16 @@ BIASED = [
     Bias(
         name="`GroupInGroup`, `scale: none`",
         estimator=GroupInGroup(scale="none"),
-        bandit=(0.0, 1.5),
-        tree=(11.41, 1.2248),
+        bandit=(0.0, 1.3333),
+        tree=(12.85, 1.0572),
     ),
-    Bias(name="`GroupInGroup`, `scale: std`", estimator=GroupInGroup(), bandit=(13.21, 4.8678), tree=(40.70, 8.6899)),
+    Bias(name="`GroupInGroup`, `scale: std`", estimator=GroupInGroup(), bandit=(15.04, 4.1945), tree=(42.56, 7.7034)),
+    Bias(
+        name="`GeneralizedAdvantage`, `whiten: true`, exact values",
+        estimator=GeneralizedAdvantage(lam=1.0),
+        bandit=(15.04, 2.0973),
+        tree=(35.99, 4.4281),
+    ),
     Bias(
         name="`DiscountedReturn`, `gamma: 0.9`",
         estimator=DiscountedReturn(gamma=0.9),
@@ -263,7 +273,7 @@ BIASED = [
         estimator=LeaveOneOut(),
         aggregation="token-mean",
         bandit=(0.0, 1.0),
-        tree=(3.31, 0.6092),
+        tree=(4.18, 0.5945),
     ),
     Bias(
         name="`LeaveOneOut`",
@@ -277,9 +287,12 @@ MOST_DEGREES = 60.0
 """No estimator of the table is further off than this, here: a cosine of 0.5."""
 
 
-@pytest.mark.parametrize("row", BIASED, ids=lambda row: f"{row.name}-{row.aggregation}-{row.groups[0]}x{row.groups[1]}")
-@pytest.mark.parametrize("process", PROCESSES)
-def test_biased_estimators_have_the_stated_bias(process, row):
+@pytest.mark.parametrize(
+    ("row", "process"),
+    [(row, process) for row in BIASED for process in PROCESSES if getattr(row, process)],
+    ids=lambda value: value if isinstance(value, str) else f"{value.name} {value.aggregation}",
+)
+def test_biased_estimators_have_the_stated_bias(row, process):
     angle, length = row.measure(process)
     expected_angle, expected_length = getattr(row, process)
     assert angle == pytest.approx(expected_angle, abs=0.02)
@@ -295,8 +308,8 @@ def test_the_docs_show_these_numbers():
 
 @pytest.mark.parametrize("estimator", [GroupRelative(), WhitenedReturn(), GroupInGroup(scale="none"), GroupInGroup()])
 def test_no_other_policy_turns_an_estimator_round(estimator):
-    """Five more policies. The worst, 77 degrees, is GiGPO with two deviations, of two sizes of groups."""
-    for seed in range(1, 6):
+    """Three more policies. The worst, 77 degrees, is GiGPO with two deviations, of two sizes of groups."""
+    for seed in (1, 2, 3):
         policy = TabularPolicy(TREE, seed=seed)
         gradient = expected_gradient(algorithm_for(policy, estimator), group_size=3)
         angle, _ = angle_and_length(gradient, true_gradient(policy))
@@ -313,17 +326,17 @@ def test_the_bias_of_dividing_by_the_deviation_falls_with_the_size_of_the_group(
 
 
 @pytest.mark.parametrize(
-    ("lam", "by_turn", "expected"),
+    ("lam", "step", "expected"),
     [
-        (0.0, False, (35.65, 2.2780)),
-        (0.95, False, (2.84, 1.0342)),
-        (0.0, True, (38.19, 2.2145)),
-        (0.95, True, (3.36, 1.0339)),
+        (0.0, "token", (35.65, 2.2780)),
+        (0.95, "token", (2.84, 1.0342)),
+        (0.0, "turn", (38.19, 2.2145)),
+        (0.95, "turn", (3.36, 1.0339)),
     ],
 )
-def test_wrong_values_are_biased_below_lambda_one(tree, lam, by_turn, expected):
-    critic = Critic(values=wrong(tree.values()), lam=lam, by_turn=by_turn)
-    angle, length = angle_and_length(expected_gradient(algorithm_for(tree, critic), group_size=1), true_gradient(tree))
+def test_wrong_values_are_biased_below_lambda_one(tree, lam, step, expected):
+    algorithm = with_values(tree, wrong(tree.values()), lam=lam, step=step)
+    angle, length = angle_and_length(expected_gradient(algorithm, group_size=1), true_gradient(tree))
     assert angle == pytest.approx(expected[0], abs=0.02)
     assert length == pytest.approx(expected[1], abs=2e-4)
 
@@ -362,7 +375,7 @@ def sampled_gradients(algorithm, *, num_groups, group_size):
 
 @pytest.mark.parametrize(
     ("estimator", "group_size"),
-    [(LeaveOneOut(), 8), (GroupRelative(scale="none"), 8), (GroupRelative(), 4), (GroupInGroup(), 3)],
+    [(LeaveOneOut(), 8), (GroupRelative(scale="none"), 8), (GroupRelative(), 3), (GroupInGroup(), 3)],
 )
 def test_sampled_groups_agree_within_four_standard_errors(tree, estimator, group_size):
     algorithm = algorithm_for(tree, estimator)
@@ -370,7 +383,7 @@ def test_sampled_groups_agree_within_four_standard_errors(tree, estimator, group
         expected = true_gradient(tree) * (7 / 8 if estimator == GroupRelative(scale="none") else 1)
     else:
         expected = expected_gradient(algorithm, group_size=group_size)
-    gradients = sampled_gradients(algorithm, num_groups=1500, group_size=group_size)
+    gradients = sampled_gradients(algorithm, num_groups=800, group_size=group_size)
     error = gradients.std(0) / math.sqrt(len(gradients))
     assert ((gradients.mean(0) - expected).abs() < 4 * error).all()
     # The test can tell: an eighth of the truth is more than four errors somewhere.

@@ -19,9 +19,17 @@ from rl_support import rollout_of, trajectory, turn
 from torch import Tensor, nn
 
 from lit_agentrl.algorithms import PolicyGradient
-from lit_agentrl.algorithms.credit import AdvantageEstimator
+from lit_agentrl.algorithms.credit import (
+    AdvantageEstimator,
+    DiscountedReturn,
+    GroupInGroup,
+    GroupRelative,
+    LeaveOneOut,
+)
+from lit_agentrl.algorithms.credit_values import GeneralizedAdvantage
 from lit_agentrl.algorithms.policy_loss import PolicyLoss
 from lit_agentrl.policies.base import Policy, TokenScores
+from lit_agentrl.rollouts.batch import RolloutBatch
 from lit_agentrl.rollouts.segments import batch_from_groups
 from lit_agentrl.types import Trajectory
 
@@ -182,7 +190,12 @@ def _orders(members: Sequence[int]) -> int:
 
 
 def expected_gradient(
-    algorithm: PolicyGradient, *, group_size: int, num_groups: int = 1, sampler: TabularPolicy | None = None
+    algorithm: PolicyGradient,
+    *,
+    group_size: int,
+    num_groups: int = 1,
+    sampler: TabularPolicy | None = None,
+    at_once: bool | None = None,
 ) -> Tensor:
     """What the algorithm adds to the logits on average: minus its loss's gradient, every rollout summed.
 
@@ -191,35 +204,61 @@ def expected_gradient(
         group_size: Episodes per group.
         num_groups: Groups per rollout, all of the same task.
         sampler: Draws the episodes; default: the algorithm's policy.
+        at_once: Whether all rollouts of one group are the groups of one large rollout, which is the same and quicker
+            where nothing is computed over several groups; default: where that is so.
     """
     policy = algorithm.policy
     assert isinstance(policy, TabularPolicy)
     sampler = sampler or policy
-    total = torch.zeros((), dtype=torch.float64)
     groups = list(groups_with_chances(sampler, group_size))
-    for numbers in itertools.combinations_with_replacement(range(len(groups)), num_groups):
-        rollout_groups = [groups[number] for number in numbers]
-        chance = _orders(numbers) * math.prod(chance for chance, _ in rollout_groups)
+
+    def rollout_and_step(chosen: Sequence[tuple[float, tuple[int, ...]]]) -> RolloutBatch:
         rollout = rollout_of(
             *(
                 [episode(policy.paths[p], group=g, sample=s, sampler=sampler) for s, p in enumerate(members)]
-                for g, (_, members) in enumerate(rollout_groups)
+                for g, (_, members) in enumerate(chosen)
             )
         )
         (step,) = algorithm.batches(rollout, batch_from_groups(rollout.groups))
+        return step
+
+    if at_once if at_once is not None else num_groups == 1 and _each_group_for_itself(algorithm):
+        step = rollout_and_step(groups)
+        chances = torch.tensor([chance for chance, _ in groups], dtype=torch.float64)
+        # The step averages over groups.
+        step.weight = step.weight * len(groups) * chances[step.trajectory[step.segment].clamp_min(0) // group_size]
+        return gradient_of(-algorithm.loss(step)[0], policy)
+    total = torch.zeros((), dtype=torch.float64)
+    for numbers in itertools.combinations_with_replacement(range(len(groups)), num_groups):
+        chosen = [groups[number] for number in numbers]
+        step = rollout_and_step(chosen)
         if bool(step.weight.any()):
+            chance = _orders(numbers) * math.prod(chance for chance, _ in chosen)
             total = total - chance * algorithm.loss(step)[0]
     return gradient_of(total + 0.0 * policy.table.sum(), policy)
 
 
-def algorithm_for(policy: TabularPolicy, advantage: AdvantageEstimator, **options: Any) -> PolicyGradient:
+def _each_group_for_itself(algorithm: PolicyGradient) -> bool:
+    advantage = algorithm.advantage
+    alone = (
+        isinstance(advantage, LeaveOneOut | GroupInGroup)
+        or (isinstance(advantage, GroupRelative) and advantage.scale != "batch")
+        or (isinstance(advantage, DiscountedReturn) and advantage.baseline == "none")
+        or (isinstance(advantage, GeneralizedAdvantage) and not advantage.whiten)
+    )
+    return alone and algorithm.aggregation != "token-mean"
+
+
+def algorithm_for(
+    policy: TabularPolicy, advantage: AdvantageEstimator, *, kind: type[PolicyGradient] = PolicyGradient, **options: Any
+) -> PolicyGradient:
     """Plain policy gradient, episodes averaged: with the true return its expectation is the true gradient."""
     defaults: dict[str, Any] = {
         "policy_loss": PolicyLoss(function="reinforce_loss"),
         "aggregation": "seq-mean-token-sum",
         "seed": 0,
     }
-    return PolicyGradient(policy, advantage=advantage, **(defaults | options))
+    return kind(policy, advantage=advantage, **(defaults | options))
 
 
 def angle_and_length(gradient: Tensor, truth: Tensor) -> tuple[float, float]:
