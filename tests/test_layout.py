@@ -24,6 +24,7 @@ LAYERS = [
     {"datamodules"},
 ]
 TORCH_FREE = ["types", "protocols", "seeding", "envs.spec", "envs.arithmetic", "rollouts.worker_main", "policies.chat"]
+TORCH_FREE += ["envs.gymnasium_env"]
 
 
 def test_the_three_packages_come_from_one_folder():

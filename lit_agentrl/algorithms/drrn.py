@@ -92,8 +92,7 @@ class DRRN(QReplay):
 
     def _features(self, actions: Sequence[str]) -> Tensor:
         """Return the features of actions, [A, E]."""
-        rows = [text_features(action, self.num_action_features) for action in actions]
-        return torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, self.num_action_features)
+        return torch.from_numpy(np.stack([text_features(action, self.num_action_features) for action in actions]))
 
     def values_of_numbers(self, network: nn.Module, states: Tensor, numbers: Tensor) -> Tensor:
         """Return Q, [N, A]; see the base class."""
@@ -103,12 +102,15 @@ class DRRN(QReplay):
         self._table = self._table.to(states)
         # Before anything was replayed only a filler comes here, whose values do not matter.
         table = self._table if len(self._table) else states.new_zeros(1, self.num_action_features)
-        return network(states, table[numbers.clamp_min(0)])
+        used, places = numbers.clamp_min(0).unique(return_inverse=True)
+        return network(states, table[used], places)
 
     def values_of_texts(self, states: Tensor, actions: Sequence[Sequence[str]]) -> list[Tensor]:
         """Return Q, [A_i] each; see the base class."""
-        features = nn.utils.rnn.pad_sequence([self._features(texts) for texts in actions], batch_first=True)
-        values = self.networks[0](states, features.to(states))
+        place = {text: number for number, text in enumerate(dict.fromkeys(text for row in actions for text in row))}
+        rows = [torch.tensor([place[text] for text in texts]) for texts in actions]
+        places = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        values = self.networks[0](states, self._features(list(place)).to(states), places.to(states.device))
         return [row[: len(texts)] for row, texts in zip(values, actions, strict=True)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 _TAXI_PLACES = ("red", "green", "yellow", "blue", "in the taxi")
 _SEPARATORS = re.compile(r"[\s_-]+")
+_MAX_DIGITS = 9
 _WORD = re.compile(r"\w+")
 _AROUND = " \t\n\"'`*.,:;!?()[]"
 
@@ -152,8 +153,9 @@ def read_action(reply: str, names: Sequence[str]) -> int | None:
     normals = [normal(name) for name in names]
     if said in normals:
         return normals.index(said)
-    if said.isascii() and said.isdigit() and len(said) <= 9:
-        return int(said) if int(said) < len(names) else None
+    number = reply.strip(_AROUND)
+    if number.isascii() and number.isdigit():
+        return int(number) if len(number) <= _MAX_DIGITS and int(number) < len(names) else None
     words = _words(said)
     found = [number for number, name in enumerate(normals) if (wanted := _words(name)).strip() and wanted in words]
     return found[0] if len(found) == 1 else None

@@ -49,6 +49,12 @@ class RelevanceNet(nn.Module):
         self.state_encoder = mlp([num_features, *hidden_sizes])
         self.action_encoder = mlp([num_action_features, *hidden_sizes])
 
-    def forward(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Return Q, [N, A], of states [N, D] and actions [N, A, E]: the inner product of the two encodings."""
-        return torch.einsum("nh,nah->na", self.state_encoder(states), self.action_encoder(actions))
+    def forward(self, states: Tensor, actions: Tensor, places: Tensor) -> Tensor:
+        """Return Q, [N, A]: inner products of the encodings. Each action is encoded once, however often it occurs.
+
+        Args:
+            states: [N, D].
+            actions: [U, E]: different actions.
+            places: [N, A] int64: which of them each state has.
+        """
+        return torch.einsum("nh,nah->na", self.state_encoder(states), self.action_encoder(actions)[places])

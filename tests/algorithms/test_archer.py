@@ -1,5 +1,7 @@
 """Utterance-level Q learning: what Q and V regress to, that they judge, and that policy and critic take turns."""
 
+import itertools
+
 import pytest
 import torch
 from rl_support import EndingPolicy, equal, parity_data, rollout_of, trainer, trajectory, turn, weights
@@ -12,7 +14,7 @@ LR = OptimizerConfig(lr=1e-3)
 
 
 def built(*, dtype=torch.float64, values=None, **critic):
-    """A module in double precision; Q and V of critic and target are constant if `values` (q, v, q target, v target)."""
+    """A module in float64; Q and V of critic and target are constant if `values` (q, v, target q, target v) say so."""
     module = ArCHer(EndingPolicy(), critic=ActionValueConfig(**critic), whiten=False, seed=0)
     module.configure_model()
     module.to(dtype)
@@ -77,7 +79,7 @@ def test_an_expectile_weighs_surprises_upwards():
 
 
 def test_the_conservative_penalty_compares_what_a_group_said_in_one_state():
-    """Two first replies to one prompt with equal Q: ln 2 each; second turns stand alone: 0. Mean over 4 turns, twice."""
+    """Two replies to one prompt with equal Q: ln 2 each; second turns stand alone: 0. Mean over 4 turns, twice."""
     module = built(values=(1.0, 0.0, 0.0, 0.0), cql=1.0)
     _, terms = critic_loss(module, two_turns(0), two_turns(1))
     assert terms["cql"].item() == pytest.approx(2 * 2 * 0.6931472 / 4, rel=1e-6)
@@ -147,8 +149,7 @@ def test_policy_and_critic_take_turns_and_the_target_follows():
     run.fit(module, datamodule=parity_data(temperature=1.2))
     assert run.global_step == 3
     moved = [
-        [not equal(before, after) for before, after in zip(*pair, strict=True)]
-        for pair in zip(states, states[1:], strict=False)
+        [not equal(before, after) for before, after in zip(*pair, strict=True)] for pair in itertools.pairwise(states)
     ]
     assert moved[1:] == [[False, True, True]] * 2
     assert moved[0][0]

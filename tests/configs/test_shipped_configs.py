@@ -67,10 +67,16 @@ def test_experiments_run(lit_agentrl, tmp_path, path):
         "warm_start.num_steps": 1,
         "warm_start.batch_size": 2,
     }
-    if "PreferenceDataModule" in path.read_text():
+    settings, policy = yaml.safe_load(path.read_text()), ("--policy", CONFIGS / "policy/tiny.yaml")
+    if settings["data"]["class_path"].endswith("PreferenceDataModule"):
         small = {key: value for key, value in small.items() if not key.startswith(("data.", "warm_start."))}
+    if "policy" not in settings:  # a value function: no language model, no tokens, no demonstrations
+        policy = ()
+        kept = ("trainer", "data.init_args.num_workers", "data.init_args.max_conc", "data.init_args.num_val")
+        small = {key: value for key, value in small.items() if key.startswith(kept)}
+        small |= {"data.init_args.env_steps_per_epoch": 20, "data.init_args.updates_per_epoch": 2}
     outcome = lit_agentrl(
-        *("fit", "--config", path, "--run_dir", tmp_path / "run", "--policy", CONFIGS / "policy/tiny.yaml"),
+        *("fit", "--config", path, "--run_dir", tmp_path / "run", *policy),
         *(word for key, value in small.items() for word in (f"--{key}", value)),
     )
     assert outcome.code == 0, outcome.output
