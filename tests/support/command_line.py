@@ -35,12 +35,13 @@ class CommandLine:
         )
 
     def run(self, *argv, log, cwd=ROOT, env=None):
-        paths = [str(SUPPORT)]
+        env = dict(env or {})
+        paths = [str(SUPPORT), *filter(None, env.pop("PYTHONPATH", "").split(os.pathsep))]
         job = {
             "argv": [str(a) for a in argv],
             "cwd": str(cwd),
             # Environment workers are fresh processes and import the test's classes too.
-            "env": {"PYTHONPATH": os.pathsep.join([str(ROOT), *paths]), **(env or {})},
+            "env": {"PYTHONPATH": os.pathsep.join([str(ROOT), *paths]), **env},
             "path": paths,
             "log": str(log),
         }
