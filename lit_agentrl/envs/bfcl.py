@@ -22,8 +22,8 @@ from lit_agentrl.envs.bfcl_api import (
     turn_is_right,
 )
 from lit_agentrl.envs.extras import check_requirements
-from lit_agentrl.envs.reasoning import GraderError
-from lit_agentrl.seeding import derive_seed
+from lit_agentrl.envs.splits import choose
+from lit_agentrl.rewards.grading import GraderError
 from lit_agentrl.types import (
     Action,
     Demonstration,
@@ -112,7 +112,7 @@ class BFCLMultiTurn:
         if not names:
             counts = ", ".join(f"{name} {len(ids)}" for name, ids in self._ids.items())
             raise ValueError(f"env.init_args.classes: no dialogue is left for split {split!r} ({counts}); allow more")
-        name = names[derive_seed(seed, f"bfcl/{split}") % len(names)]
+        name = names[choose(seed, len(names), split=split, purpose="bfcl")]
         dialogue, num_turns = self._dialogues[name]
         return Task(
             id=name,

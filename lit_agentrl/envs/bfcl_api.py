@@ -46,8 +46,8 @@ STATELESS = frozenset({"MathAPI"})
 
 _HELD_OUT_SHARE = 0.15  # for val and for test
 _JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
-_MAX_DIGITS_OF_PRECISION = 1000
-_MAX_EXPONENT = 10_000
+_LIMITS = {"precision": 1000, "exponent": 10_000, "base": 10**15}
+"""Absolute values up to which arithmetic ends soon, by argument."""
 _DESCRIPTION = "Tool description: "  # before it stands the same text for every function of a class
 
 
@@ -282,7 +282,7 @@ def _as_json(result: dict[str, Any]) -> str:
 
 def _explodes(arguments: Mapping[str, Any]) -> str | None:
     """Say what is too large to compute: arithmetic in C cannot be interrupted, it would cost the whole worker."""
-    for name, limit in (("precision", _MAX_DIGITS_OF_PRECISION), ("exponent", _MAX_EXPONENT)):
+    for name, limit in _LIMITS.items():
         value = arguments.get(name)
         if isinstance(value, int | float) and abs(value) > limit:
             return f"{name} must be at most {limit}"

@@ -16,9 +16,9 @@ from typing import Any
 
 from lit_agentrl.envs.bfcl_api import REQUIRES, Dispatcher, as_tool, call_message, read_lines
 from lit_agentrl.envs.extras import check_requirements
-from lit_agentrl.envs.reasoning import GraderError
+from lit_agentrl.envs.splits import choose
 from lit_agentrl.rewards.answers import answer_instruction, extract_answer, write_answer
-from lit_agentrl.seeding import derive_seed
+from lit_agentrl.rewards.grading import GraderError
 from lit_agentrl.types import Action, Demonstration, EnvTraits, Message, Observation, Split, StepResult, Task, ToolSpec
 
 SCENARIOS: dict[str, Split] = {
@@ -90,7 +90,7 @@ class BFCLMemory:
     def sample_task(self, seed: int, split: Split) -> Task:
         """Return the question of a seed; users are not shared between splits."""
         questions = [question for question in _questions().values() if SCENARIOS[question.scenario] == split]
-        question = questions[derive_seed(seed, f"bfcl memory/{split}") % len(questions)]
+        question = questions[choose(seed, len(questions), split=split, purpose="bfcl memory")]
         return Task(
             id=question.id,
             family=f"bfcl_memory_{question.scenario}",
