@@ -117,7 +117,7 @@ class MathProblems(_OneAnswer):
         problem_field: Field of the problem, if it is none of `problem`, `question`, `prompt`.
         answer_field: Field of the answer, if it is none of `answer`, `expected_answer`, `final_answer`.
         answer_format: How the final answer is marked.
-        grader_timeout_s: Seconds that the check of one expression may take.
+        grader_timeout_s: CPU seconds that the check of one expression may take.
         answer_weight: Weight of the reward part `answer`.
         format_weight: Weight of the reward part `format`: 1 if there is one final answer in the right form.
 

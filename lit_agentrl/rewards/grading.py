@@ -19,6 +19,8 @@ from typing import Any
 _LENGTH = struct.Struct("!Q")
 _PR_SET_PDEATHSIG = 1
 _MAX_ERROR_CHARS = 300
+_WALL_FACTOR = 4
+_TICK_S = 0.02  # CPU time is counted in hundredths of a second
 
 
 class GraderError(RuntimeError):
@@ -33,7 +35,7 @@ class IsolatedGrader:
 
     Args:
         function: Called with what the grader is called with. Arguments and result have to be picklable.
-        timeout_s: Seconds that one call may take.
+        timeout_s: CPU seconds that one call may take; by the clock, four times as many, for where the machine is busy.
         memory_mb: Address space that the process may take on top of what it was forked with.
     """
 
@@ -43,6 +45,7 @@ class IsolatedGrader:
         self._memory_mb = memory_mb
         self._pid: int | None = None
         self._owner = 0
+        self._used_cpu_s = 0.0
         self._socket: socket.socket | None = None
 
     @property
@@ -56,15 +59,16 @@ class IsolatedGrader:
         Raises:
             GraderError: The function raised, took too long, ran out of memory, or its process died.
         """
-        deadline = time.monotonic() + self._timeout_s
         if self.pid is None:
             self._start()
-        connection = self._socket
+        connection, pid = self._socket, self._pid
         assert connection is not None
+        assert pid is not None
+        limit = _Limit(pid, self._timeout_s, self._used_cpu_s)
         try:
-            connection.settimeout(self._timeout_s)
+            connection.settimeout(limit.wall_left_s())
             connection.sendall(_frame(arguments))
-            succeeded, value = pickle.loads(_receive(connection, deadline))
+            succeeded, value, self._used_cpu_s = pickle.loads(_receive(connection, limit))
         except TimeoutError:
             self.close()
             raise GraderError(f"the grader did not answer within {self._timeout_s:g} s and was killed") from None
@@ -109,7 +113,7 @@ class IsolatedGrader:
             finally:
                 os._exit(code)
         theirs.close()
-        self._pid, self._owner, self._socket = pid, parent, ours
+        self._pid, self._owner, self._socket, self._used_cpu_s = pid, parent, ours, 0.0
 
 
 def _serve(descriptor: int, function: Callable[..., Any], memory_mb: int, parent: int) -> None:
@@ -131,10 +135,10 @@ def _serve(descriptor: int, function: Callable[..., Any], memory_mb: int, parent
         except (EOFError, ConnectionError):
             return
         try:
-            answer = _frame((True, function(*arguments)))
+            answer = _frame((True, function(*arguments), time.process_time()))
         except BaseException as error:
             text = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
-            answer = _frame((False, f"{type(error).__name__}: {text}"))
+            answer = _frame((False, f"{type(error).__name__}: {text}", time.process_time()))
         connection.sendall(answer)
 
 
@@ -150,20 +154,66 @@ def _frame(value: Any) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _receive(connection: socket.socket, deadline: float | None) -> bytes:
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, deadline))
-    return _exactly(connection, length, deadline)
+class _Limit:
+    """How long a process may still compute for one call."""
+
+    def __init__(self, pid: int, timeout_s: float, used_cpu_s: float) -> None:
+        self._pid = pid
+        self._end_cpu_s = used_cpu_s + timeout_s
+        self._end = time.monotonic() + _WALL_FACTOR * timeout_s
+        self._wait_s = timeout_s  # before that there is nothing to find out, and looking costs
+
+    def wall_left_s(self) -> float:
+        """Return the seconds by the clock that are left.
+
+        Raises:
+            TimeoutError: None are.
+        """
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def wait_s(self) -> float:
+        """Return for how long to wait before asking again."""
+        return min(self._wait_s, self.wall_left_s())
+
+    def look(self) -> None:
+        """Find out how much CPU time is left.
+
+        Raises:
+            TimeoutError: None is, or the time by the clock is used up.
+        """
+        left = self._end_cpu_s - self._used_s()
+        if left <= 0:
+            raise TimeoutError
+        self._wait_s = left + _TICK_S
+
+    def _used_s(self) -> float:
+        try:
+            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # no such file system: what it had by the clock has to do
+            return self._end_cpu_s
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _exactly(connection: socket.socket, count: int, deadline: float | None) -> bytes:
+def _receive(connection: socket.socket, limit: _Limit | None) -> bytes:
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, limit))
+    return _exactly(connection, length, limit)
+
+
+def _exactly(connection: socket.socket, count: int, limit: _Limit | None) -> bytes:
     data = bytearray()
     while len(data) < count:
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            connection.settimeout(left)
-        piece = connection.recv(min(count - len(data), 65_536))
+        if limit is not None:
+            connection.settimeout(limit.wait_s())
+        try:
+            piece = connection.recv(min(count - len(data), 65_536))
+        except TimeoutError:
+            if limit is None:
+                raise
+            limit.look()
+            continue
         if not piece:
             raise EOFError
         data += piece

@@ -82,7 +82,7 @@ def halves(tmp_path):
     env = MathProblems(
         {"train": [write(tmp_path / "a.jsonl", [{"problem": "Half of one?", "answer": "1/2"}])]},
         answers="expression",
-        grader_timeout_s=0.7,
+        grader_timeout_s=1.5,
     )
     yield env
     env.close()
@@ -90,7 +90,7 @@ def halves(tmp_path):
 
 def test_a_grader_that_loops_is_no_wrong_answer(halves):
     task = halves.sample_task(0, "train")
-    with pytest.raises(GraderError, match=r"did not answer within 0\.7 s and was killed"):
+    with pytest.raises(GraderError, match=r"did not answer within 1\.5 s and was killed"):
         solve(halves, task, "\\boxed{9^{9^{9}}}")
     assert solve(halves, task, "\\boxed{0.5}").success is True  # with another process
 

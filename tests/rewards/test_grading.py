@@ -50,7 +50,7 @@ def test_a_loop_ends_within_the_time_limit(grader):
     started = time.monotonic()
     with pytest.raises(GraderError, match=r"did not answer within 0\.5 s and was killed"):
         grader("loop")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 4
     assert grader("after")[0] == "after"
 
 
