@@ -11,6 +11,7 @@ from typing import Any
 from lit_agentrl.envs.bfcl import BFCLMultiTurn
 from lit_agentrl.envs.bfcl_api import dialogues, make_instances
 from lit_agentrl.envs.bfcl_memory import BFCLMemory, _entries, _questions, _store_class
+from lit_agentrl.envs.dialogue_memory import DialogueMemory
 from lit_agentrl.envs.mathematics import AimeLadder, MathProblems
 from lit_agentrl.rewards.maths import math_verify_match
 from lit_agentrl.types import Action, Message, Task, ToolCall
@@ -106,8 +107,25 @@ def mathematics() -> None:
     show("AIME ladder, new task", [], [timed(ladder.sample_task, seed, "train")[0] for seed in range(1000, 1300)])
 
 
+def dialogue_memory() -> None:
+    env = DialogueMemory()
+    took, tasks = zip(*(timed(env.sample_task, seed, "train") for seed in range(300)), strict=True)
+    show("dialogue memory, new task", [], list(took))
+    lookups: list[float] = []
+    answers: list[float] = []
+    for task in tasks:
+        shown = env.demonstrate(task)
+        env.reset(task)
+        for message in shown.messages:
+            if message.role == "assistant":
+                (lookups if message.tool_calls else answers).append(timed(env.step, Action(message=message))[0])
+    show("dialogue memory, search", [], lookups)
+    show("dialogue memory, answer", [], answers)
+
+
 if __name__ == "__main__":
     print(f"{'microseconds: mean, median':34} {'library':>17} {'environment':>17}")
     bfcl_multi_turn()
     bfcl_memory()
     mathematics()
+    dialogue_memory()

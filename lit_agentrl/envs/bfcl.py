@@ -13,7 +13,6 @@ from lit_agentrl.envs.bfcl_api import (
     REQUIRES,
     Dialogue,
     Dispatcher,
-    call_message,
     dialogues,
     make_instances,
     needs_what_is_held_out,
@@ -21,6 +20,7 @@ from lit_agentrl.envs.bfcl_api import (
     tool_specs,
     turn_is_right,
 )
+from lit_agentrl.envs.calls import call_message
 from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.splits import choose
 from lit_agentrl.rewards.grading import GraderError

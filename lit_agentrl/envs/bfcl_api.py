@@ -17,18 +17,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+from lit_agentrl.envs.calls import Call
 from lit_agentrl.envs.splits import content_digest
-from lit_agentrl.types import Message, Split, ToolCall, ToolSpec
+from lit_agentrl.types import Split, ToolSpec
 
 INSTALL = "pip install 'lit_agentrl[bfcl]' && pip install --no-deps bfcl-eval==2026.3.23"
 REQUIRES = {"bfcl_eval": INSTALL, "mpmath": INSTALL, "rank_bm25": INSTALL, "overrides": INSTALL}
 _MODULES = "bfcl_eval.eval_checker.multi_turn_eval"
 PRELOAD = (f"{_MODULES}.multi_turn_checker", f"{_MODULES}.func_source_code.math_api")
-
-Call: TypeAlias = tuple[str, dict[str, Any]]
-"""Function name and named arguments."""
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 DOCS = {
@@ -252,25 +250,6 @@ def _read_call(source: str, methods: Mapping[str, Any]) -> Call:
     given = [ast.literal_eval(argument) for argument in node.args]
     bound = inspect.signature(methods[node.func.id]).bind(*given, **named)
     return node.func.id, dict(bound.arguments)
-
-
-def call_message(calls: Sequence[Call], *, number: int) -> Message:
-    """Return an assistant's message with calls, as a policy would write it.
-
-    Args:
-        calls: In the order in which they are to be run.
-        number: Makes the call ids unique in the conversation.
-    """
-    plain = [(name, json.loads(json.dumps(arguments))) for name, arguments in calls]
-    blocks = [
-        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
-        for name, arguments in plain
-    ]
-    made = tuple(
-        ToolCall(id=f"call_{number}_{place}", name=name, arguments=arguments)
-        for place, (name, arguments) in enumerate(plain)
-    )
-    return Message.of("assistant", "\n".join(blocks), tool_calls=made)
 
 
 def _as_json(result: dict[str, Any]) -> str:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lit_agentrl.envs.bfcl_api import REQUIRES, Dispatcher, as_tool, call_message, read_lines
+from lit_agentrl.envs.bfcl_api import REQUIRES, Dispatcher, as_tool, read_lines
+from lit_agentrl.envs.calls import call_message
 from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.splits import choose
 from lit_agentrl.rewards.answers import answer_instruction, extract_answer, write_answer
@@ -35,7 +36,7 @@ _INSTRUCTION = (
     "Look it up with the functions, then answer in a few words."
 )
 _MAX_ENTRY_CHARS = 2000  # the store's own limit
-_WORDS_IN_KEY = 16
+_WORDS_IN_KEY = 8  # with more, the list of keys would be longer than the 8,000 characters that workers hand on uncut
 _WORD = re.compile(r"[a-z]{4,}")
 
 

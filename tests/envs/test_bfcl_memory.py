@@ -1,9 +1,12 @@
 """BFCL memory: every question can be answered from the store, and long answers do not pay."""
 
+import inspect
+
 import pytest
 
 from lit_agentrl.envs.bfcl_memory import SCENARIOS, BFCLMemory, _entries, _questions
 from lit_agentrl.envs.reasoning import GraderError
+from lit_agentrl.rollouts.workers import WorkerPool
 from lit_agentrl.testing import check_environment
 from lit_agentrl.types import Action, Message, Task, ToolCall
 
@@ -36,6 +39,12 @@ def test_the_demonstrations_answer_every_question(env):
                 result = env.step(Action(message=message))
         assert result.success is True, question
     assert len(_questions()) == 155
+
+
+def test_nothing_that_is_read_is_so_long_that_workers_cut_it(env):
+    limit = inspect.signature(WorkerPool).parameters["max_output_chars"].default
+    for question in _questions():
+        assert max(len(message.text) for message in env.demonstrate(task_of(question)).messages) <= limit
 
 
 def test_the_store_is_searched_and_read(env):
