@@ -236,6 +236,15 @@ def test_a_message_does_not_change_with_the_state(env):
     assert posted.arguments["mentions"] == ["@TravelBuddy"]
 
 
+def test_a_folder_copied_into_itself_is_a_wrong_answer_and_no_crash(env):
+    env.reset(task_of(dialogue_of("base", 2)))
+    cycle = ("cp", {"source": "documents", "destination": "documents"})
+    found = env.step(calls(cycle, ("find", {"path": ".", "name": "x"}))).observation.messages[1].text
+    assert found.startswith("Error during execution: maximum recursion depth")
+    env.step(calls(("cd", {"folder": "documents"}), ("touch", {"file_name": "TeamNotes.txt"})))
+    assert env.step(say()).success is False
+
+
 def test_a_check_that_crashes_is_no_wrong_answer(env, monkeypatch):
     env.reset(task_of(dialogue_of("base", 2)))
     env.step(calls(("cd", {"folder": "documents"})))
