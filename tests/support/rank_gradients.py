@@ -1,4 +1,4 @@
-"""Writes the gradient of one rollout under every algorithm: `python rank_gradients.py RANKS MICRO_BATCH_TOKENS FILE`."""
+"""Writes every algorithm's gradient of one rollout: `python rank_gradients.py RANKS MICRO_BATCH_TOKENS FILE`."""
 
 import sys
 import tempfile
@@ -65,7 +65,7 @@ def every(teacher):
 
 
 def groups():
-    """Four groups of four: shared and own prompts, one to three turns, ragged lengths, an empty and a failed episode."""
+    """Four groups of four: shared and own prompts, one to three turns, ragged, one episode empty and one failed."""
     ids = iter(range(10, 5000))
 
     def some(count):
