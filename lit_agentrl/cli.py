@@ -16,7 +16,7 @@ from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from callbacks import ProgressAxes, RolloutProgressBar, RunCheckpoint, TrajectoryLogger
-from datamodules import PreferenceDataModule, RolloutDataModule
+from datamodules import PreferenceDataModule
 from datamodules._environment import EnvironmentDataModule
 from lit_agentrl.agents.base import Agent
 from lit_agentrl.algorithms.base import Algorithm
@@ -181,11 +181,12 @@ class CLI(LightningCLI):
             self._evaluate("start")
         warm_start: WarmStart = self._get(self.config_init, "warm_start")
         if warm_start.num_steps:
-            assert isinstance(self.datamodule, RolloutDataModule)
+            environment = self._environment
+            assert environment is not None
             run_warm_start(
                 warm_start,
                 model=self.model,
-                datamodule=self.datamodule,
+                datamodule=environment,
                 run_dir=self.run_dir,
                 trainer_settings=dict(self._get(self.config_init, "trainer")),
                 show_progress=self._get(self.config_init, "progress").is_enabled,
@@ -217,8 +218,11 @@ class CLI(LightningCLI):
             ValueError: Names the key.
         """
         warm_start: WarmStart = self._get(self.config_init, "warm_start")
-        if warm_start.num_steps and not isinstance(self.datamodule, RolloutDataModule):
-            raise ValueError("warm_start goes before rollouts: it needs data.class_path RolloutDataModule")
+        if warm_start.num_steps and (self._environment is None or not isinstance(self.model, Algorithm)):
+            raise ValueError(
+                "warm_start.num_steps: demonstrations are shown by an environment to a language model; give both (env, "
+                "agent, policy), or set it to 0"
+            )
         self.model.configure_model()
         # What `Trainer.fit` does first of all; from here on the data module can see model and ranks.
         self.trainer.strategy.connect(self.model)

@@ -11,8 +11,8 @@ import lightning as L
 import torch
 
 from callbacks.progress import RolloutProgressBar
+from datamodules._environment import EnvironmentDataModule
 from datamodules.demonstrations import DemonstrationDataModule
-from datamodules.rollout import RolloutDataModule
 from lit_agentrl.algorithms.base import Algorithm
 from lit_agentrl.algorithms.optimizer import OptimizerConfig
 from lit_agentrl.algorithms.sft import SFT
@@ -47,7 +47,7 @@ def run_warm_start(
     settings: WarmStart,
     *,
     model: Algorithm,
-    datamodule: RolloutDataModule,
+    datamodule: EnvironmentDataModule,
     run_dir: Path,
     trainer_settings: Mapping[str, Any],
     show_progress: bool = True,
