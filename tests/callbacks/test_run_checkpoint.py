@@ -12,7 +12,6 @@ import torch
 from callbacks import RunCheckpoint
 from lit_agentrl.checkpointing import AtomicCheckpointIO, batches_done, save_atomically
 
-
 MODULE = SimpleNamespace(named_parameters=lambda: [], device="cpu")
 
 
