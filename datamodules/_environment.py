@@ -13,13 +13,14 @@ from lit_agentrl.agents.base import Agent
 from lit_agentrl.algorithms.base import Algorithm
 from lit_agentrl.engines.local import LocalEngine
 from lit_agentrl.envs.spec import EnvSpec
+from lit_agentrl.envs.splits import held_out_seed
 from lit_agentrl.rewards.terms import RewardTerms
 from lit_agentrl.rollouts.collector import Collector, RolloutCollector, run_coroutine
 from lit_agentrl.rollouts.hooks import notify
 from lit_agentrl.rollouts.rollout import Rollout
 from lit_agentrl.rollouts.stream import SizedStream
 from lit_agentrl.rollouts.workers import WorkerPool
-from lit_agentrl.seeding import derive_seed, resolve_run_seed
+from lit_agentrl.seeding import resolve_run_seed
 from lit_agentrl.types import EngineStats, Phase, Sampling, Split, Task
 
 
@@ -233,7 +234,7 @@ class EnvironmentDataModule(L.LightningDataModule):
         """Return the held-out tasks: fixed by their number alone, so that runs of any seed share them."""
         key = (split, count)
         if key not in self._held_out:
-            seeds = [(derive_seed(0, f"held out/{split}", number), split) for number in range(count)]
+            seeds = [(held_out_seed(split, number), split) for number in range(count)]
             self._held_out[key] = run_coroutine(self.pool.sample_tasks(seeds))
         return self._held_out[key]
 

@@ -23,8 +23,17 @@ LAYERS = [
     {"algorithms"},
     {"datamodules"},
 ]
-TORCH_FREE = ["types", "protocols", "seeding", "envs.spec", "envs.arithmetic", "rollouts.worker_main", "policies.chat"]
-TORCH_FREE += ["envs.gymnasium_env"]
+TORCH_FREE = [
+    "types",
+    "protocols",
+    "seeding",
+    "envs.spec",
+    "envs.arithmetic",
+    "envs.bfcl",
+    "envs.bfcl_memory",
+    "envs.mathematics",
+]
+TORCH_FREE += ["envs.dialogue_files", "envs.gymnasium_env", "rollouts.worker_main", "policies.chat"]
 
 
 def test_the_three_packages_come_from_one_folder():

@@ -5,6 +5,7 @@ from lit_agentrl.algorithms.archer import ArCHer
 from lit_agentrl.algorithms.base import Algorithm, OnPolicyAlgorithm
 from lit_agentrl.algorithms.cispo import CISPO
 from lit_agentrl.algorithms.dapo import DAPO
+from lit_agentrl.algorithms.distillation import Distillation
 from lit_agentrl.algorithms.dpo import DPO
 from lit_agentrl.algorithms.dqn import DQN
 from lit_agentrl.algorithms.dr_grpo import DrGRPO
@@ -52,6 +53,7 @@ __all__ = [
     "ActorCritic",
     "Algorithm",
     "ArCHer",
+    "Distillation",
     "DrGRPO",
     "Exploration",
     "GiGPO",

@@ -61,7 +61,7 @@ class KTO(PreferenceAlgorithm):
         """Write the reference's log-probs and the baseline, the same number for all tokens."""
         super().prepare(batch)
         mismatched = batch.columns[SIDE] == Side.MISMATCHED
-        nothing = torch.zeros(batch.num_tokens)
+        nothing = torch.zeros_like(batch.behavior_logprobs)
         own = self.logprobs_of(batch, mismatched, otherwise=nothing)
         total = (own - batch.columns[REF_LOGPROBS])[mismatched].double().sum()
         answers = torch.unique(batch.trajectory[batch.segment[mismatched]]).numel()

@@ -185,7 +185,7 @@ class PreferenceAlgorithm(Algorithm):
         wanted = (batch.weight != 0) | (batch.columns[SIDE] == Side.MISMATCHED)
         with reference.active():
             batch.columns[REF_LOGPROBS] = self.logprobs_of(
-                batch, wanted, otherwise=torch.zeros(batch.num_tokens), policy=reference.policy
+                batch, wanted, otherwise=torch.zeros_like(batch.behavior_logprobs), policy=reference.policy
             )
 
     # Loss -----------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from lit_agentrl.rewards.answers import (
     extract_answer,
     write_answer,
 )
+from lit_agentrl.rewards.grading import GraderError
 from lit_agentrl.seeding import derive_seed, uniforms
 from lit_agentrl.types import (
     Action,
@@ -44,10 +45,6 @@ _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _FORMATS: tuple[AnswerFormat, ...] = ("line", "tag", "boxed")
 _MAX_DRAWS = 200
 _KEPT_ENTRIES = 256
-
-
-class GraderError(RuntimeError):
-    """A grader crashed. The episode has failed; its answer was neither right nor wrong."""
 
 
 class ReasoningGym:

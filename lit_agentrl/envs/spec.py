@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.protocols import Environment
 
 _METHODS = ("sample_task", "reset", "step", "close")
@@ -37,8 +38,9 @@ class EnvSpec:
         """Check everything that can be checked without building the environment.
 
         Raises:
-            ValueError: The class cannot be imported or is no environment (names `env.class_path`), or an argument is
-                missing, unknown or of a wrong type (names `env.init_args.<argument>`).
+            ValueError: The class cannot be imported, is no environment or needs a package that is not installed (names
+                `env.class_path`), or an argument is missing, unknown or of a wrong type (names
+                `env.init_args.<argument>`).
         """
         self._arguments()
 
@@ -49,6 +51,7 @@ class EnvSpec:
         from lit_agentrl.agents.tools.signature import arguments_model, problems, validated
 
         cls = self.resolve()
+        check_requirements(cls)
         lacking = [name for name in _METHODS if not callable(getattr(cls, name, None))]
         if lacking:
             raise ValueError(

@@ -74,6 +74,22 @@ def test_evaluating_a_run(lit_agentrl, run, command, phase):
     assert all(path.stat().st_mtime_ns == written for path, written in before.items())
 
 
+def test_evaluating_a_run_on_held_out_pairs(lit_agentrl, tmp_path):
+    """Without an environment there is no success to show, but what was measured is shown and kept."""
+    config, folder = ROOT / "configs/experiment/preferences.yaml", tmp_path / "run"
+    small = ("--data.init_args.batch_size", 32, "--trainer.max_epochs", 1, "--milestones", "true")
+    outcome = lit_agentrl("fit", "--config", config, "--run_dir", folder, *small)
+    assert outcome.code == 0, outcome.output
+    assert "held-out accuracy" in outcome.output
+    assert (folder / "checkpoints/best.ckpt").exists()
+    outcome = lit_agentrl("validate", "--config", folder / "config.yaml", "--run_dir", folder)
+    assert outcome.code == 0, outcome.output
+    assert "val/reward_accuracy" in outcome.output
+    result = json.loads((folder / "validate/result.json").read_text())
+    # The reference of the run is the policy at its start, not the one that is evaluated.
+    assert abs(result["metrics"]["val/reward_margin"]) > 1e-3
+
+
 def test_predict_writes_trajectories(lit_agentrl, run):
     outcome = lit_agentrl("predict", "--config", run / "config.yaml", "--run_dir", run)
     assert outcome.code == 0, outcome.output

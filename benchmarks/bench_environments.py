@@ -1,0 +1,131 @@
+"""What an environment adds to its library: microseconds a step, through the environment and without it."""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lit_agentrl.envs.bfcl import BFCLMultiTurn
+from lit_agentrl.envs.bfcl_api import dialogues, make_instances
+from lit_agentrl.envs.bfcl_memory import BFCLMemory, _entries, _questions, _store_class
+from lit_agentrl.envs.dialogue_memory import DialogueMemory
+from lit_agentrl.envs.mathematics import AimeLadder, MathProblems
+from lit_agentrl.rewards.maths import math_verify_match
+from lit_agentrl.types import Action, Message, Task, ToolCall
+
+
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    started = time.perf_counter()
+    result = function(*arguments)
+    return (time.perf_counter() - started) * 1e6, result
+
+
+def show(name: str, raw: list[float], ours: list[float]) -> None:
+    def cells(values: list[float]) -> str:
+        return f"{statistics.mean(values):8.0f} {statistics.median(values):8.0f}" if values else f"{'-':>8} {'-':>8}"
+
+    print(f"{name:34} {cells(raw)} {cells(ours)}")
+
+
+def bfcl_multi_turn() -> None:
+    env = BFCLMultiTurn()
+    steps, ends, resets = ([], []), ([], []), ([], [])
+    for dialogue in dialogues("base"):
+        data = {"dialogue": dialogue.id, "category": "base", "num_turns": len(dialogue.turns)}
+        task = Task(id=dialogue.id, family="bfcl", split="train", seed=0, data=data)
+        shown = env.demonstrate(task)
+        took, instances = timed(make_instances, dialogue)
+        resets[0].append(took)
+        resets[1].append(timed(env.reset, task)[0])
+        methods = {name: getattr(obj, name) for obj in instances.values() for name in dir(obj) if name[0] != "_"}
+
+        def directly(calls: tuple[ToolCall, ...], methods: dict[str, Any] = methods) -> None:
+            for call in calls:
+                json.dumps(methods[call.name](**json.loads(json.dumps(call.arguments))), default=str)
+
+        for message in shown.messages:
+            if message.role == "assistant":
+                took = timed(env.step, Action(message=message))[0]
+                if message.tool_calls:
+                    steps[0].append(timed(directly, message.tool_calls)[0])
+                    steps[1].append(took)
+                else:
+                    ends[1].append(took)
+    show("BFCL multi-turn, step with calls", *steps)
+    show("BFCL multi-turn, end of a turn", *ends)
+    show("BFCL multi-turn, reset", *resets)
+
+
+def bfcl_memory() -> None:
+    env = BFCLMemory()
+    steps = ([], [])
+    for question in _questions().values():
+        task = Task(id=question.id, family="bfcl_memory", split="train", seed=0)
+        shown = env.demonstrate(task)
+        env.reset(task)
+        store = _store_class()()
+        store.archival_memory = dict(_entries(question.scenario))
+        for message in shown.messages:
+            if message.role == "assistant":
+                took = timed(env.step, Action(message=message))[0]
+                for call in message.tool_calls:
+                    method = getattr(store, call.name)
+                    steps[0].append(timed(lambda: json.dumps(method(**call.arguments)))[0])  # noqa: B023
+                    steps[1].append(took)
+    show("BFCL memory, step with calls", *steps)
+
+
+def mathematics() -> None:
+    answers = [r"\frac{1}{2}", "x+1", r"2\sqrt{3}", "(1,2)", "42", r"\frac{\pi}{4}"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "problems.jsonl"
+        path.write_text("\n".join(json.dumps({"problem": f"{n}?", "answer": answers[n % 6]}) for n in range(120)))
+        env = MathProblems({"train": [str(path)]}, answers="expression")
+        steps = ([], [])
+        for seed in range(400):
+            task = env.sample_task(seed, "train")
+            env.reset(task)
+            gold = task.data["answer"]
+            raw = timed(math_verify_match, gold, gold)[0]
+            ours = timed(env.step, Action(message=Message.of("assistant", f"\\boxed{{{gold}}}")))[0]
+            if seed >= 100:  # both processes have met all answers
+                steps[0].append(raw)
+                steps[1].append(ours)
+        env.close()
+    show("mathematics, expression", *steps)
+    ladder = AimeLadder()
+    tasks = [ladder.sample_task(seed, "train") for seed in range(300)]
+    steps = []
+    for task in tasks:
+        ladder.reset(task)
+        message = Message.of("assistant", f"\\boxed{{{task.data['answer']}}}")
+        steps.append(timed(ladder.step, Action(message=message))[0])
+    show("AIME ladder, step", [], steps)
+    show("AIME ladder, new task", [], [timed(ladder.sample_task, seed, "train")[0] for seed in range(1000, 1300)])
+
+
+def dialogue_memory() -> None:
+    env = DialogueMemory()
+    took, tasks = zip(*(timed(env.sample_task, seed, "train") for seed in range(300)), strict=True)
+    show("dialogue memory, new task", [], list(took))
+    lookups: list[float] = []
+    answers: list[float] = []
+    for task in tasks:
+        shown = env.demonstrate(task)
+        env.reset(task)
+        for message in shown.messages:
+            if message.role == "assistant":
+                (lookups if message.tool_calls else answers).append(timed(env.step, Action(message=message))[0])
+    show("dialogue memory, search", [], lookups)
+    show("dialogue memory, answer", [], answers)
+
+
+if __name__ == "__main__":
+    print(f"{'microseconds: mean, median':34} {'library':>17} {'environment':>17}")
+    bfcl_multi_turn()
+    bfcl_memory()
+    mathematics()
+    dialogue_memory()

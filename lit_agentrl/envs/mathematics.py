@@ -1,0 +1,340 @@
+"""Mathematical problems with a final answer: from files of the AIME kind and others, or made, on a ladder of levels."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from lit_agentrl.agents.tools.calculator import calculator
+from lit_agentrl.envs.arithmetic import calculator_turn
+from lit_agentrl.envs.extras import check_installed
+from lit_agentrl.envs.problem_files import Problem, read_problems
+from lit_agentrl.envs.reasoning_families import calculator_expression, make_dataset, population
+from lit_agentrl.envs.splits import choose, content_digest, draw_until, split_of
+from lit_agentrl.rewards.answers import AnswerFormat, answer_instruction, extract_answer, write_answer
+from lit_agentrl.rewards.grading import GraderError, IsolatedGrader
+from lit_agentrl.rewards.maths import (
+    AIME_MAX,
+    aime_answer,
+    aime_match,
+    is_checkable,
+    is_word,
+    math_verify_match,
+    word_match,
+)
+from lit_agentrl.seeding import derive_seed
+from lit_agentrl.types import Action, Demonstration, EnvTraits, Message, Observation, Split, StepResult, Task, ToolSpec
+
+AnswerKind: TypeAlias = Literal["aime", "expression"]
+_SPLITS: tuple[Split, ...] = ("train", "val", "test")
+_FORMATS = ("line", "tag", "boxed")
+_KINDS = ("aime", "expression")
+_INSTALL = "pip install 'lit_agentrl[math]'"
+_MODULUS = AIME_MAX + 1
+_MAX_DRAWS = 400
+
+
+class _OneAnswer:
+    """One question, one final answer; what the environments of this file share."""
+
+    traits = EnvTraits(deterministic=True, replay=True)
+
+    def __init__(self, *, answer_format: AnswerFormat, answer_weight: float, format_weight: float) -> None:
+        if answer_format not in _FORMATS:
+            raise ValueError(f"env.init_args.answer_format must be one of {', '.join(_FORMATS)}, got {answer_format!r}")
+        self.answer_format = answer_format
+        self.answer_weight = answer_weight
+        self.format_weight = format_weight
+        self._task: Task | None = None
+
+    def reset(self, task: Task) -> Observation:
+        """Ask the question."""
+        self._task = task
+        return Observation(messages=(self._question(task),), state_key=task.id)
+
+    def step(self, action: Action) -> StepResult:
+        """Grade the final answer of the reply; the episode is over.
+
+        Raises:
+            RuntimeError: No episode is running.
+            GraderError: The grader looped, crashed, or cannot read the gold answer.
+        """
+        if self._task is None:
+            raise RuntimeError("step was called without a running episode; call reset first")
+        task, self._task = self._task, None
+        answer = extract_answer(action.message.text, self.answer_format)
+        success = answer is not None and self._is_right(answer, task.data["answer"])
+        parts = {"answer": float(success), "format": float(answer is not None)}
+        return StepResult(
+            observation=None,
+            reward=self.answer_weight * parts["answer"] + self.format_weight * parts["format"],
+            reward_parts=parts,
+            terminated=True,
+            success=success,
+            info={"answer": answer},
+        )
+
+    def close(self) -> None:
+        """Drop the running episode."""
+        self._task = None
+
+    def demonstrate(self, task: Task, tools: Sequence[ToolSpec] = ()) -> Demonstration:
+        """Show the task solved: with the calculator if it is offered and can solve it, else by stating the answer."""
+        messages = [self._question(task)]
+        expression = task.data.get("expression")
+        if expression is not None and any(tool.name == "calculator" for tool in tools):
+            output = _computed(expression)
+            if output is not None and self._is_right(output, task.data["answer"]):
+                messages += calculator_turn(expression, output)
+        messages.append(Message.of("assistant", write_answer(task.data["answer"], self.answer_format)))
+        return Demonstration(task=task, messages=tuple(messages), tools=tuple(tools))
+
+    def _question(self, task: Task) -> Message:
+        return Message.of("user", f"{task.data['question']}\n{answer_instruction(self.answer_format)}")
+
+    def _is_right(self, answer: str, gold: str) -> bool:
+        try:
+            return aime_match(answer, gold)
+        except ValueError as error:
+            raise GraderError(str(error)) from None
+
+
+class MathProblems(_OneAnswer):
+    """Problems from files, graded as AIME does (integers from 0 to 999) or through math-verify.
+
+    The grader of expressions runs in a process of its own. One that loops is killed after `grader_timeout_s` and the
+    episode has failed, which is no wrong answer. Answers with words, several values, or towers of powers never reach it
+    and are wrong; see `lit_agentrl.rewards.maths`.
+
+    Held-out evaluations go through a file in order: with `num_test_episodes` = problems x `val_samples_per_task` each
+    problem is tried equally often, which is what avg@k and pass@k are made from.
+
+    Args:
+        files: JSON, JSON lines or Parquet files. A list is divided by content, 80/10/10; a mapping says which files are
+            which split: `{train: [olympiads.jsonl], test: [aime_2024.jsonl]}`.
+        answers: `aime` or `expression`.
+        problem_field: Field of the problem, if it is none of `problem`, `question`, `prompt`.
+        answer_field: Field of the answer, if it is none of `answer`, `expected_answer`, `final_answer`.
+        answer_format: How the final answer is marked.
+        grader_timeout_s: CPU seconds that the check of one expression may take.
+        answer_weight: Weight of the reward part `answer`.
+        format_weight: Weight of the reward part `format`: 1 if there is one final answer in the right form.
+
+    Raises:
+        ValueError: An argument is not accepted, a file is missing or malformed (names the line), a problem is in two
+            splits, or a package is missing.
+    """
+
+    preload = ("math_verify",)
+
+    def __init__(
+        self,
+        files: dict[Split, list[str]] | list[str],
+        *,
+        answers: AnswerKind = "aime",
+        problem_field: str | None = None,
+        answer_field: str | None = None,
+        answer_format: AnswerFormat = "boxed",
+        grader_timeout_s: float = 5.0,
+        answer_weight: float = 1.0,
+        format_weight: float = 0.0,
+    ) -> None:
+        super().__init__(answer_format=answer_format, answer_weight=answer_weight, format_weight=format_weight)
+        if answers not in _KINDS:
+            raise ValueError(f"env.init_args.answers must be one of {', '.join(_KINDS)}, got {answers!r}")
+        if not grader_timeout_s > 0:
+            raise ValueError(f"env.init_args.grader_timeout_s must be above 0, got {grader_timeout_s}")
+        if answers == "expression":
+            check_installed("env.init_args.answers: expression", {"math_verify": _INSTALL, "antlr4": _INSTALL})
+        self.answers = answers
+        self._grader = IsolatedGrader(math_verify_match, timeout_s=grader_timeout_s)
+        self._problems = _divided(files, answers, problem_field, answer_field)
+
+    def sample_task(self, seed: int, split: Split) -> Task:
+        """Return the problem of a seed.
+
+        Raises:
+            ValueError: The files have no problem for the split.
+        """
+        problems = self._problems[split]
+        if not problems:
+            counts = ", ".join(f"{name} {len(found)}" for name, found in self._problems.items())
+            raise ValueError(f"env.init_args.files: there is no problem for split {split!r} ({counts})")
+        problem = problems[choose(seed, len(problems), split=split, purpose="mathematics")]
+        return Task(
+            id=f"{problem.source}-{content_digest(problem.text)}",
+            family=problem.source,
+            split=split,
+            seed=seed,
+            data={"question": problem.text, "answer": problem.answer, "place": problem.place},
+        )
+
+    def close(self) -> None:
+        """Drop the running episode and end the grader's process."""
+        super().close()
+        self._grader.close()
+
+    def _is_right(self, answer: str, gold: str) -> bool:
+        if self.answers == "aime":
+            return super()._is_right(answer, gold)
+        if is_word(gold):
+            return word_match(answer, gold)
+        return is_checkable(answer, gold) and bool(self._grader(answer, gold))
+
+
+def _divided(
+    files: Mapping[Split, list[str]] | list[str], kind: AnswerKind, problem_field: str | None, answer_field: str | None
+) -> dict[Split, list[Problem]]:
+    """Return the problems of each split, each once."""
+    named: Mapping[Split, list[str]] = files if isinstance(files, Mapping) else {"train": files}
+    if not any(named.values()):
+        raise ValueError("env.init_args.files: name at least one file")
+    divided: dict[Split, list[Problem]] = {split: [] for split in _SPLITS}
+    seen: dict[str, tuple[Split, Problem]] = {}
+    for home, paths in named.items():
+        if home not in _SPLITS:
+            raise ValueError(f"env.init_args.files must be a list or name splits {', '.join(_SPLITS)}, got {home!r}")
+        for path in paths:
+            for problem in read_problems(path, problem_field=problem_field, answer_field=answer_field):
+                if kind == "aime" and aime_answer(problem.answer) is None:
+                    raise ValueError(
+                        f"env.init_args.files: {problem.place}: the answer {problem.answer!r} is no integer from 0 to "
+                        f"{AIME_MAX}; env.init_args.answers: expression takes others"
+                    )
+                split = home if isinstance(files, Mapping) else split_of(problem.text)
+                owner, other = seen.setdefault(content_digest(problem.text), (split, problem))
+                if other is problem:
+                    divided[split].append(problem)
+                elif owner != split:
+                    raise ValueError(
+                        f"env.init_args.files: the problem of {problem.place} ({split}) is in {other.place} ({owner})"
+                    )
+                elif other.answer != problem.answer:
+                    raise ValueError(
+                        f"env.init_args.files: {other.place} and {problem.place} give the same problem the answers "
+                        f"{other.answer!r} and {problem.answer!r}"
+                    )
+    return divided
+
+
+LEVELS: dict[int, dict[str, dict[str, Any]]] = {
+    1: {"chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}},
+    2: {
+        "chain_sum": {"min_terms": 3, "max_terms": 4, "min_digits": 2, "max_digits": 3},
+        "products": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
+    },
+    3: {
+        "products": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 3},
+        "basic_arithmetic": {"min_terms": 3, "max_terms": 4, "min_digits": 2, "max_digits": 2},
+        "gcd": {},
+        "lcm": {},
+    },
+    4: {
+        "count_primes": {"min_n": 50, "max_n": 400},
+        "number_sequence": {"min_terms": 5, "max_terms": 8},
+        "simple_equations": {},
+        "lcm": {"min_numbers": 3, "max_numbers": 4},
+    },
+}
+"""Families of reasoning-gym by level. Level 5 puts two problems of levels 3 and 4 together."""
+MAX_LEVEL = 5
+
+
+class AimeLadder(_OneAnswer):
+    """Made problems of five levels whose answer is an integer from 0 to 999, as at the AIME.
+
+    A stand-in where no AIME files are at hand, and a ladder where those are too hard: level 1 is a sum of two numbers,
+    level 5 two number-theory problems whose results are combined. Where a result is not within 0 to 999, the remainder
+    on division by 1000 is asked for, as AIME does. It says nothing about a model's figure on the real contest.
+
+    Args:
+        levels: Levels to draw from, evenly.
+        answer_format: How the final answer is marked.
+        answer_weight: Weight of the reward part `answer`.
+        format_weight: Weight of the reward part `format`: 1 if there is one final answer in the right form.
+
+    Raises:
+        ValueError: An argument is not accepted.
+    """
+
+    preload = ("reasoning_gym",)
+
+    def __init__(
+        self,
+        levels: tuple[int, ...] = (1, 2, 3, 4, 5),
+        *,
+        answer_format: AnswerFormat = "boxed",
+        answer_weight: float = 1.0,
+        format_weight: float = 0.0,
+    ) -> None:
+        super().__init__(answer_format=answer_format, answer_weight=answer_weight, format_weight=format_weight)
+        if not levels or not set(levels) <= set(range(1, MAX_LEVEL + 1)):
+            raise ValueError(f"env.init_args.levels must be some of 1 to {MAX_LEVEL}, got {list(levels)}")
+        self.levels = tuple(levels)
+        self._datasets: dict[tuple[int, str], Any] = {}
+
+    def sample_task(self, seed: int, split: Split) -> Task:
+        """Return the problem of a seed; its text decides the split."""
+        level = self.levels[derive_seed(seed, f"aime ladder/level/{split}") % len(self.levels)]
+
+        def draw(attempt: int) -> dict[str, Any]:
+            return self._problem(level, derive_seed(seed, f"aime ladder/{level}/{split}", attempt))
+
+        data = draw_until(
+            draw, lambda item: item["question"], split=split, max_draws=_MAX_DRAWS, key="env.init_args.levels"
+        )
+        return Task(
+            id=f"aime_level_{level}-{content_digest(data['question'])}",
+            family=f"aime_level_{level}",
+            split=split,
+            seed=seed,
+            data=data,
+        )
+
+    def close(self) -> None:
+        """Drop the running episode and everything cached."""
+        super().close()
+        self._datasets.clear()
+
+    def _problem(self, level: int, seed: int) -> dict[str, Any]:
+        if level < MAX_LEVEL:
+            question, value, expression = self._item(level, seed)
+            if 0 <= value < _MODULUS:
+                return {"question": question, "answer": str(value), "expression": expression}
+            return {
+                "question": f"{question}\nGive the remainder when the result is divided by {_MODULUS}.",
+                "answer": str(value % _MODULUS),
+                "expression": None if expression is None else f"({expression}) % {_MODULUS}",
+            }
+        rng = random.Random(seed)
+        parts = [self._item(rng.choice((3, 4)), derive_seed(seed, "aime ladder/part", part)) for part in range(2)]
+        (first, a, _), (second, b, _) = parts
+        return {
+            "question": (
+                f"Let a be the result of the first problem and b that of the second.\n1. {first}\n2. {second}\n"
+                f"Give the remainder when ab + a + b is divided by {_MODULUS}."
+            ),
+            "answer": str((a * b + a + b) % _MODULUS),
+            "expression": None,
+        }
+
+    def _item(self, level: int, seed: int) -> tuple[str, int, str | None]:
+        """Return question, integer result and calculator expression of a draw; draws without an integer are passed."""
+        rng = random.Random(seed)
+        for _ in range(_MAX_DRAWS):
+            family = rng.choice(list(LEVELS[level]))
+            if (level, family) not in self._datasets:
+                self._datasets[level, family] = make_dataset(family, LEVELS[level][family])
+            entry = self._datasets[level, family][rng.randrange(population(family))]
+            answer = str(entry["answer"]).strip()
+            if answer.removeprefix("-").isdigit():
+                return entry["question"].strip(), int(answer), calculator_expression(family, entry)
+        raise ValueError(f"env.init_args.levels: level {level} made no integer in {_MAX_DRAWS} draws")
+
+
+def _computed(expression: str) -> str | None:
+    try:
+        return calculator(expression)
+    except ValueError:  # longer than the calculator takes
+        return None
