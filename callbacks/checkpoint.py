@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 
@@ -61,10 +62,15 @@ class RunCheckpoint(Checkpoint):
             self.best_score, self.best_epoch, self._improved = score, trainer.current_epoch, True
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write what is due."""
+        """Write what is due.
+
+        Raises:
+            FloatingPointError: A weight is not finite. The files are those of the last rollout before.
+        """
         if not self.enabled:
             return
         done = trainer.current_epoch + 1
+        _check_finite(trainer, pl_module)
         if self._improved:
             self._improved = False
             trainer.save_checkpoint(self.folder(trainer) / "best.ckpt", weights_only=True)
@@ -79,3 +85,14 @@ class RunCheckpoint(Checkpoint):
         """Take over the state of a checkpoint."""
         self.best_score = state_dict["best_score"]
         self.best_epoch = state_dict["best_epoch"]
+
+
+def _check_finite(trainer: L.Trainer, module: L.LightningModule) -> None:
+    """Refuse to put diverged weights in the place of good ones; all ranks stop together."""
+    bad = [name for name, weight in module.named_parameters() if not bool(torch.isfinite(weight).all())]
+    if int(trainer.strategy.reduce(torch.tensor(len(bad), device=module.device), reduce_op="sum")):
+        which = f"{bad[0]} and {len(bad) - 1} more" if len(bad) > 1 else "".join(bad) or "those of another rank"
+        raise FloatingPointError(
+            f"after optimizer step {trainer.global_step} weights are not finite ({which}); the checkpoints are of "
+            "an earlier rollout: lower model.init_args.optimizer.lr, and resume from the last one"
+        )

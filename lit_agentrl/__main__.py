@@ -91,7 +91,7 @@ def _guarded(action: Callable[[], int]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError, RuntimeError) as error:
         from lit_agentrl.config_errors import names_a_key, readable_error
 
         # Errors that name a configuration key are the user's to mend; a traceback would only bury them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -129,7 +129,7 @@ class Learner(L.LightningModule, ABC):
             sums = self._sums(piece, loss, terms)
             totals = {name: totals.get(name, 0) + value for name, value in sums.items()}
         means = self.finish_means(self._means_over_ranks(totals))
-        self._check_finite("loss", means["loss"])
+        self._check_finite("loss", means["loss"], terms=means)
         self.before_step()
         norms = self._clip()
         rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
@@ -187,11 +187,13 @@ class Learner(L.LightningModule, ABC):
                 norms[group.name] = norm
         return norms
 
-    def _check_finite(self, what: str, value: Tensor) -> None:
+    def _check_finite(self, what: str, value: Tensor, *, terms: Mapping[str, Tensor] | None = None) -> None:
         # On sums over all ranks only, so that all ranks stop together.
         if not bool(torch.isfinite(value)):
+            others = [name for name, term in (terms or {}).items() if name != what and not bool(torch.isfinite(term))]
+            also = f" (not finite either: {', '.join(sorted(others))})" if others else ""
             raise FloatingPointError(
-                f"the {what} of optimizer step {self.global_step} is {float(value)}; lower "
+                f"the {what} of optimizer step {self.global_step} is {float(value)}{also}; lower "
                 "model.init_args.optimizer.lr, and resume from the last checkpoint"
             )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -30,6 +29,7 @@ from lit_agentrl.types import (
 )
 
 _Result = TypeVar("_Result")
+_LARGEST_FLOAT32 = 3.4028234663852886e38
 EpisodeListener = Callable[[Trajectory], None]
 
 
@@ -165,6 +165,7 @@ class RolloutCollector:
             _check_finite(trajectory, self._pool.class_path)
             if self._rewards is not None:
                 self._rewards.add_to(trajectory)
+                _check_finite(trajectory, self._pool.class_path)
         except EpisodeFailedError as error:
             trajectory.status, trajectory.cause = "failed", str(error)
             # Whatever was earned before says nothing about an episode whose end is unknown.
@@ -179,14 +180,16 @@ def _check_finite(trajectory: Trajectory, env: str) -> None:
     """Refuse what the sums over an episode's steps made of its rewards; single steps are checked in the worker.
 
     Raises:
-        EpisodeFailedError: Something is not a finite number.
+        EpisodeFailedError: Something is not a finite number, or none in float32, in which algorithms compute.
     """
     earned = {"reward": trajectory.reward}
     earned |= {f"reward of turn {number}": turn.reward for number, turn in enumerate(trajectory.turns)}
     earned |= {f"reward part {name!r}": part for name, part in trajectory.reward_parts.items()}
     for name, value in earned.items():
-        if not math.isfinite(value):
-            raise EpisodeFailedError(f"episode {trajectory.id} of {env}: its {name} is {value}")
+        if not abs(value) <= _LARGEST_FLOAT32:
+            raise EpisodeFailedError(
+                f"episode {trajectory.id} of {env}: its {name} is {value}; it must be finite in float32"
+            )
 
 
 class Lockstep(Protocol):

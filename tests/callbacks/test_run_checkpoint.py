@@ -12,6 +12,8 @@ import torch
 from callbacks import RunCheckpoint
 from lit_agentrl.checkpointing import AtomicCheckpointIO, batches_done, save_atomically
 
+MODULE = SimpleNamespace(named_parameters=lambda: [], device="cpu")
+
 
 class FakeTrainer:
     """As much of a trainer as the callback looks at."""
@@ -24,6 +26,7 @@ class FakeTrainer:
         self.max_epochs = 10
         self.should_stop = False
         self.saved = []
+        self.strategy = SimpleNamespace(reduce=lambda value, reduce_op: value)
 
     def save_checkpoint(self, path, weights_only=False):
         self.saved.append((self.current_epoch, path.name, weights_only))
@@ -37,7 +40,7 @@ def scores(callback, values, tmp_path):
         trainer.callback_metrics = {} if value is None else {"val/success": torch.tensor(value)}
         if value is not None:
             callback.on_validation_end(trainer, None)
-        callback.on_train_epoch_end(trainer, None)
+        callback.on_train_epoch_end(trainer, MODULE)
     return trainer.saved
 
 

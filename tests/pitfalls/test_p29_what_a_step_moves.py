@@ -6,7 +6,29 @@ from rl_support import EndingPolicy, parity_data, trainer, weights
 
 from datamodules import DemonstrationDataModule
 from lit_agentrl.agents.tool_agent import ToolAgent
-from lit_agentrl.algorithms import GRPO, SFT, OptimizerConfig
+from lit_agentrl.algorithms import (
+    CISPO,
+    DAPO,
+    GRPO,
+    GSPO,
+    PPO,
+    REINFORCE,
+    RLOO,
+    SAPO,
+    SFT,
+    DrGRPO,
+    GiGPO,
+    OnPolicyAlgorithm,
+    OptimizerConfig,
+    ReinforcePP,
+)
+
+
+def dr_grpo(policy, **options):
+    return DrGRPO(policy, max_tokens=12, **options)
+
+
+POLICY_GRADIENTS = [REINFORCE, RLOO, ReinforcePP, GRPO, dr_grpo, DAPO, GSPO, SAPO, CISPO, GiGPO]
 
 
 class LoRAPolicy(EndingPolicy):
@@ -21,7 +43,7 @@ class LoRAPolicy(EndingPolicy):
 
 
 def moved_by_one_step(algorithm):
-    if isinstance(algorithm, GRPO):
+    if isinstance(algorithm, OnPolicyAlgorithm):
         data = parity_data(temperature=1.2)
     else:
         data = DemonstrationDataModule(
@@ -36,14 +58,21 @@ def moved_by_one_step(algorithm):
     return {name: not torch.equal(before[name], after[name]) for name in before}
 
 
-@pytest.mark.parametrize("kind", [GRPO, SFT])
+@pytest.mark.parametrize("kind", [*POLICY_GRADIENTS, SFT])
 def test_full_training_moves_everything(kind):
     moved = moved_by_one_step(kind(EndingPolicy(), optimizer=OptimizerConfig(lr=1e-3), seed=0))
     assert len(moved) > 10
     assert all(moved.values()), [name for name, did in moved.items() if not did]
 
 
-@pytest.mark.parametrize("kind", [GRPO, SFT])
+def test_a_critic_moves_with_the_policy():
+    """Its head starts at zero, so that the trunk below it has no gradient in the very first step."""
+    moved = moved_by_one_step(PPO(EndingPolicy(), optimizer=OptimizerConfig(lr=1e-3), seed=0))
+    assert {name for name, did in moved.items() if not did} == {n for n in moved if n.startswith("critic.trunk.")}
+    assert {"critic.head.weight", "critic.head.bias"} < {name for name, did in moved.items() if did}
+
+
+@pytest.mark.parametrize("kind", [*POLICY_GRADIENTS, SFT])
 def test_lora_moves_the_adapters_only(kind):
     moved = moved_by_one_step(kind(LoRAPolicy(), optimizer=OptimizerConfig(lr=1e-3, weight_decay=0.1), seed=0))
     # The second half of an adapter starts at zero, so the first half has no gradient in the first step; with weight
