@@ -107,6 +107,27 @@ def test_an_environment_must_not_speak_as_the_assistant():
     assert "must not speak as the assistant" in complaint(Broken)
 
 
+def broken_reset(**changes):
+    class Broken(TinyArithmetic):
+        def reset(self, task):
+            return dataclasses.replace(super().reset(task), **changes)
+
+    return complaint(Broken)
+
+
+def test_valid_actions_are_texts_each_once():
+    assert "actions must be a tuple, got list" in broken_reset(actions=["7"])
+    assert "an action must be a str, got int" in broken_reset(actions=(7,))
+    assert "actions must be non-empty texts, each once" in broken_reset(actions=("7", "7"))
+    assert "actions must be non-empty texts, each once" in broken_reset(actions=("",))
+
+
+def test_arrays_are_tuples_of_finite_floats():
+    assert "array must be a tuple, got list" in broken_reset(array=[0.5])
+    assert "array must hold finite floats, got nan" in broken_reset(array=(0.5, float("nan")))
+    assert "array must hold finite floats, got 1" in broken_reset(array=(1,))
+
+
 def broken_step(**changes):
     class Broken(TinyArithmetic):
         def step(self, action):

@@ -102,3 +102,12 @@ def test_the_agents_calculator_is_shown_where_it_is_offered():
 def test_wrong_arguments_name_their_key(arguments, message):
     with pytest.raises(ValueError, match=message):
         TinyArithmetic(**arguments)
+
+
+def test_replies_that_make_sense_are_listed_where_they_are_few():
+    env = TinyArithmetic(mode="call", last_digit=True)
+    task = env.sample_task(0, "train")
+    assert env.reset(task).actions == ("?", "!", *"0123456789")
+    assert env.step(reply("?")).observation.actions == tuple("0123456789")  # a source answers once
+    assert TinyArithmetic(mode="direct", last_digit=True).reset(task).actions == tuple("0123456789")
+    assert TinyArithmetic(mode="call").reset(task).actions == ()
