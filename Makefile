@@ -18,7 +18,7 @@ PY := $(VENV)/bin/python
 # One thread each: pytest-xdist's workers are the parallelism.
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 
-.PHONY: help setup quickstart test lint bench experiment-quickstart constraints clean FORCE
+.PHONY: help setup quickstart test test-learn lint bench experiment-quickstart experiment-algorithms constraints clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ quickstart: setup  ## train a small agent end to end
 
 test: setup  ## run the tests, those marked slow left out
 	$(ONE_THREAD) $(PY) -m pytest -n $(PYTEST_WORKERS) -m 'not slow'
+
+test-learn: setup  ## train every algorithm with three seeds: success has to rise by 30 points; half an hour
+	$(ONE_THREAD) $(PY) -m pytest -n $(PYTEST_WORKERS) tests/learning
 
 lint: setup  ## ruff, mypy, codespell, validate-pyproject
 	$(PY) -m ruff check .
@@ -43,6 +46,9 @@ bench: setup  ## run every benchmarks/bench_*.py
 
 experiment-quickstart: setup  ## the README's quickstart experiment, with its table
 	$(PY) benchmarks/quickstart_experiment.py
+
+experiment-algorithms: setup  ## all algorithms on a small task, 5 seeds: docs/results/algorithms.md; an hour on two cores
+	$(ONE_THREAD) $(PY) benchmarks/algorithms.py --workers 2
 
 constraints: setup  ## rewrite constraints.txt from what is installed
 	{ sed -n '/^#/p' constraints.txt; \
