@@ -87,7 +87,7 @@ def test_without_a_configuration(lit_agentrl):
     outcome = lit_agentrl("fit")
     assert outcome.code == 2
     line = error_line(outcome)
-    assert all(text in line for text in ("data, model, policy", "--config FILE", "init DIR"))
+    assert all(text in line for text in ("data, model:", "--config FILE", "init DIR"))
 
 
 def test_wrong_key_in_a_file(lit_agentrl, game_config, tmp_path):

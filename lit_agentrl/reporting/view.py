@@ -183,7 +183,9 @@ def _facts(record: dict[str, Any]) -> Text:
 
 def _turn_facts(turn: dict[str, Any]) -> Text:
     ids, advantages = turn["completion_ids"], _numbers(turn["advantages"])
-    drawn = f"{len(ids)} tokens, stopped by {turn['stop_reason']}" if ids else "no tokens: an action that was chosen"
+    drawn = f"{len(ids)} tokens, stopped by {turn['stop_reason']}"
+    if not ids and turn["stop_reason"] == "eos":  # a language model's reply would hold the end itself
+        drawn = "no tokens: an action that was chosen"
     facts = [f"{drawn}, policy version {turn['policy_version']}"]
     if turn["reward"] or turn["reward_parts"]:
         facts.append(f"reward {_number(turn['reward'])}{_parts(turn['reward_parts'])}")
