@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from lit_agentrl.agents.base import Agent
 from lit_agentrl.agents.context import EpisodeContext
-from lit_agentrl.agents.tool_agent import _record
+from lit_agentrl.agents.tool_agent import record_step
 from lit_agentrl.protocols import EnvHandle
 from lit_agentrl.types import Action, Completion, Message, Observation, Trajectory, Transition, Turn
 
@@ -72,7 +72,7 @@ class ActionAgent(Agent):
             trajectory.turns.append(turn)
             trajectory.env_steps += 1
             result = await env.step(Action(message=reply))
-            _record(result, turn, trajectory)
+            record_step(result, turn, trajectory)
             transitions.append(
                 Transition(
                     observation=observation,

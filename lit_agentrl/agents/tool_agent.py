@@ -69,7 +69,7 @@ class ToolAgent(Agent):
             if action is not None:
                 trajectory.env_steps += 1
                 result = await context.env.step(action)
-                _record(result, turn, trajectory)
+                record_step(result, turn, trajectory)
                 if result.observation is not None:
                     observation = result.observation
             new_messages = _in_call_order(reply, answers, result)
@@ -126,7 +126,7 @@ class ToolAgent(Agent):
         return answers, Action(message=dataclasses.replace(reply, tool_calls=tuple(env_calls)))
 
 
-def _record(result: StepResult, turn: Turn, trajectory: Trajectory) -> None:
+def record_step(result: StepResult, turn: Turn, trajectory: Trajectory) -> None:
     """Take a step's reward and end into the trajectory.
 
     Raises:

@@ -122,3 +122,18 @@ def test_algorithms_over_rollouts_fit_two_epochs(lit_agentrl, game_config, tmp_p
         rows = list(csv.DictReader(file))
     assert any(row["train/loss"] for row in rows)
     assert not any(name.startswith("train/") and row[name] in ("nan", "inf") for row in rows for name in row)
+
+
+def test_smollm2_with_lora_fits_two_epochs(lit_agentrl, tmp_path):
+    small = {"num_groups": 2, "group_size": 2, "num_workers": 1, "max_concurrent_episodes": 4, "num_val_episodes": 2}
+    outcome = lit_agentrl(
+        *("fit", "--config", CONFIGS / "experiment/quickstart.yaml", "--run_dir", tmp_path / "run"),
+        *("--policy", CONFIGS / "policy/smollm2_135m_lora.yaml", "--trainer.max_epochs", 2, "--milestones", "false"),
+        *(word for key, value in small.items() for word in (f"--data.{key}", value)),
+        *("--data.max_new_tokens", 16, "--warm_start.num_steps", 2, "--warm_start.batch_size", 2),
+        *("--model", CONFIGS / "algorithm/reinforce.yaml"),  # no group has to have spread
+    )
+    assert outcome.code == 0, outcome.output
+    with (tmp_path / "run/metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1]["progress/rollouts"]) == 2 or any(row["progress/rollouts"] == "2.0" for row in rows)
