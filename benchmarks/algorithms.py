@@ -56,25 +56,27 @@ def make_teacher(folder: Path) -> None:
 _HEAD = f"""\
 # All algorithms on one small task
 
-`make experiment-algorithms` on {{date}}, {{machine}}, CPU, float32, one thread a run. {{seeds}} seeds; mean and 95 % interval (t)
-over them of the success on held-out episodes. Every algorithm runs with its file under `configs/algorithm/` as shipped. Nothing
-was tuned for this table but the learning rates in those files: it shows that each learns, not which is best. Seconds are
-the median wall clock of a run on a shared machine, warm start and validations included; they are no comparison.
+`make experiment-algorithms` on {{date}}, {{machine}}, CPU, float32, one thread a run. {{seeds}} seeds; mean and
+95 % interval (t) over them of the success on held-out episodes. Every algorithm runs with its file under
+`configs/algorithm/` as shipped. Nothing was tuned for this table but the learning rates in those files: it
+shows that each learns, not which is best. Seconds are the median wall clock of a run on a shared machine, warm
+start and validations included; they are no comparison.
 
 ## From rollouts
 
-`configs/experiment/tiny.yaml`: a model of 0.14 million weights, taught by 50 supervised steps to ask one of two sources and to
-repeat the answer, finds out which one to trust. 12 rollouts of 128 episodes (DAPO draws more), 200 held-out episodes. The
-columns after `final` are read off the curves: success after {STEPS} optimizer steps, and after {EPISODES:,} episodes.
+`configs/experiment/tiny.yaml`: a model of 0.14 million weights, taught by 50 supervised steps to ask one of two
+sources and to repeat the answer, finds out which one to trust. 12 rollouts of 128 episodes (DAPO draws more),
+200 held-out episodes. The columns after `final` are read off the curves: success after {STEPS} optimizer steps,
+and after {EPISODES:,} episodes.
 
 | algorithm | seeds | start | final | equal steps | equal samples | steps | episodes | s |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|"""
 _OFFLINE = """
 ## From files, demonstrations and replay
 
-Preferences: `configs/experiment/tiny_preferences.yaml`, the same policy after the same warm start, 256 pairs of first replies,
-which say nothing of the second. SFT: `configs/experiment/tiny_sft.yaml`, from random weights. DQN and DRRN: FrozenLake without
-slipping, one game, 50 held-out episodes.
+Preferences: `configs/experiment/tiny_preferences.yaml`, the same policy after the same warm start, 256 pairs of
+first replies, which say nothing of the second. SFT: `configs/experiment/tiny_sft.yaml`, from random weights.
+DQN and DRRN: FrozenLake without slipping, one game, 50 held-out episodes.
 
 | algorithm | seeds | start | final | steps | s |
 |---|---:|---:|---:|---:|---:|"""
