@@ -156,7 +156,8 @@ def _mean(values: Iterable[float]) -> str:
     summary = mean_interval(list(values))
     if summary.low is None or summary.high is None:
         return f"{summary.mean:.1%}"
-    return f"{summary.mean:.1%} ({summary.low:.1%} to {summary.high:.1%})"
+    # A share lies in [0, 1]; an interval over few seeds does not know that.
+    return f"{summary.mean:.1%} ({max(summary.low, 0.0):.1%} to {min(summary.high, 1.0):.1%})"
 
 
 def _seconds(runs: Sequence[Curve]) -> str:

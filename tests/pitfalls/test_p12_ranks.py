@@ -33,7 +33,7 @@ def gradients(tmp_path_factory):
 
 @pytest.mark.parametrize("way", ["accumulated", "2 x 8"])
 @pytest.mark.parametrize("name", NAMES)
-def test_of_every_algorithm_over_rollouts(gradients, name, way):
+def test_of_every_algorithm(gradients, name, way):
     whole, cut = gradients["1 x 16"][name], gradients[way][name]
     assert whole.norm() > 0
     assert float((cut - whole).norm() / whole.norm()) < 1e-6

@@ -16,6 +16,7 @@ from lit_agentrl.algorithms import (
     REINFORCE,
     RLOO,
     SAPO,
+    SFT,
     VAPO,
     ArCHer,
     Distillation,
@@ -27,7 +28,7 @@ from lit_agentrl.algorithms import (
 from lit_agentrl.algorithms.action_values import ActionValueConfig
 from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, Objectives, OffPolicyTerm, OverlongTerm
 from lit_agentrl.policies.critic import CriticConfig
-from lit_agentrl.rollouts.segments import batch_from_groups
+from lit_agentrl.rollouts.segments import batch_from_demonstrations, batch_from_groups
 from lit_agentrl.rollouts.stream import SizedStream
 
 LEARNT = CriticConfig(trunk="shared", shared_gradient=True)
@@ -36,6 +37,7 @@ LEARNT = CriticConfig(trunk="shared", shared_gradient=True)
 def every(teacher):
     """All algorithms over rollouts, with every term that has a normaliser of its own in at least one of them."""
     return {
+        "sft": SFT,
         "reinforce": lambda p, **o: REINFORCE(p, gamma=0.9, **o),
         "rloo": RLOO,
         "reinforce_pp": ReinforcePP,
@@ -95,6 +97,12 @@ class OneRollout(L.LightningDataModule):
     def train_dataloader(self):
         module = self.trainer.lightning_module
 
+        def demonstrations():
+            rows = [(tuple(range(5, 7 + n)), (0,) * 2 + (1,) * n) for n in (2, 9, 0, 4, 17, 1, 5, 12)]
+            batch = batch_from_demonstrations(rows[self.trainer.global_rank :: self.trainer.world_size])
+            module.fold_weights(batch, mode="token-mean")
+            yield batch
+
         def batches():
             if getattr(module, "reference", None) is not None:
                 with torch.no_grad():
@@ -108,6 +116,8 @@ class OneRollout(L.LightningDataModule):
             batch.behavior_logprobs = batch.old_logprobs - 0.1 * torch.cos(batch.token_ids.float())
             yield from module.batches(rollout, batch)
 
+        if isinstance(module, SFT):
+            return SizedStream(demonstrations, 1).loader()
         return SizedStream(batches, module.batches_per_rollout).loader()
 
 
