@@ -53,6 +53,8 @@ def make_teacher(folder: Path) -> None:
     subprocess.run([*command, "export", str(run), "--out", str(folder)], cwd=ROOT, check=True)
 
 
+_KEPT = "\n## Notes"
+"""What stands from here on in the page is written by hand and stays."""
 _HEAD = f"""\
 # All algorithms on one small task
 
@@ -65,9 +67,9 @@ start and validations included; they are no comparison.
 ## From rollouts
 
 `configs/experiment/tiny.yaml`: a model of 0.14 million weights, taught by 50 supervised steps to ask one of two
-sources and to repeat the answer, finds out which one to trust. 12 rollouts of 128 episodes (DAPO draws more),
-200 held-out episodes. The columns after `final` are read off the curves: success after {STEPS} optimizer steps,
-and after {EPISODES:,} episodes.
+sources and to repeat the answer, finds out which one to trust. 12 rollouts of 128 episodes (DAPO draws more,
+ArCHer takes 20), 200 held-out episodes. The columns after `final` are read off the curves: success after
+{STEPS} optimizer steps, and after {EPISODES:,} episodes.
 
 | algorithm | seeds | start | final | equal steps | equal samples | steps | episodes | s |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|"""
@@ -172,8 +174,9 @@ def main() -> int:
     make_teacher(OUT / "teacher")
     for name, plan in plans().items():
         run_ablation(plan, out=OUT / name, num_seeds=args.seeds, num_workers=args.workers)
-    text = report(args.seeds)
-    (ROOT / "docs/results/algorithms.md").write_text(text, encoding="utf-8")
+    text, path = report(args.seeds), ROOT / "docs/results/algorithms.md"
+    known = path.read_text(encoding="utf-8") if path.exists() else ""
+    path.write_text(text + (known[known.index(_KEPT) :] if _KEPT in known else ""), encoding="utf-8")
     print(text)
     return 0
 
