@@ -85,8 +85,8 @@ class Browser:
         self._timed_out = False
         self._stopped = threading.Event()
         self._folder = ""
-        self.restarts = 0
-        """Browsers started in place of one that was lost."""
+        self.generation = 0
+        """Browsers started so far. A tab belongs to the one that was current when it was made."""
 
     @property
     def pid(self) -> int:
@@ -107,7 +107,7 @@ class Browser:
         """
         if self._browser is None or not self._browser.is_connected():
             self._start(timeout_s=3 * timeout_s)
-        with self.guard(timeout_s):
+        with self.guard(timeout_s, self.generation):
             context = self._browser.new_context(
                 viewport={"width": width, "height": height}, locale="en-US", timezone_id="UTC", offline=True
             )
@@ -115,12 +115,18 @@ class Browser:
             return context.new_page()
 
     @contextlib.contextmanager
-    def guard(self, timeout_s: float) -> Iterator[None]:
+    def guard(self, timeout_s: float, generation: int) -> Iterator[None]:
         """Kill the browser if the body takes longer than `timeout_s`, within a quarter of a second.
+
+        Args:
+            timeout_s: Seconds for the body.
+            generation: Of the tab that the body uses.
 
         Raises:
             BrowserLostError: The browser was killed, by us or anybody, in the body or before it.
         """
+        if generation != self.generation or self._browser is None:
+            raise BrowserLostError("the browser was killed")
         self._timed_out = False
         self._deadline = time.monotonic() + timeout_s
         try:
@@ -140,9 +146,8 @@ class Browser:
     def close(self) -> None:
         """End browser and driver. Closing twice is fine."""
         if self._driver is not None:
-            with contextlib.suppress(Exception), self.guard(_TICK_S * 8):
-                if self._browser is not None:
-                    self._browser.close()
+            with contextlib.suppress(Exception), self.guard(8 * _TICK_S, self.generation):
+                self._browser.close()
             self._kill()
             with contextlib.suppress(Exception):
                 self._driver.stop()
@@ -174,7 +179,6 @@ class Browser:
                     os.environ["TMPDIR"] = before
             self._stopped = threading.Event()
             threading.Thread(target=self._watch, args=(self._stopped,), daemon=True, name="browser-watch").start()
-        self.restarts += self._pid != 0
         launcher = Path(self._folder) / "launcher"
         launcher.write_text(f"#!/bin/sh\nexec '{sys.executable}' -ISc '{_DIES_WITH_ITS_PARENT}' '{path}' \"$@\"\n")
         launcher.chmod(0o700)
@@ -183,7 +187,9 @@ class Browser:
             args=list(_ARGUMENTS),
             timeout=timeout_s * 1000,
         )
-        with self.guard(timeout_s):
+        self.generation += 1
+        self._pid = 0
+        with self.guard(timeout_s, self.generation):
             session = self._browser.new_browser_cdp_session()
             processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
             self._pid = next(int(process["id"]) for process in processes if process["type"] == "browser")
@@ -212,6 +218,7 @@ class Browser:
                 self._driver.stop()
             self._driver = None
             self._stopped.set()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _own_folder() -> str:

@@ -135,8 +135,7 @@ class MiniWoB:
             BrowserLostError: The browser was killed or hung.
         """
         self._episode = None
-        if self._page is None:
-            self._page = self._new_page()
+        self._page = self._usable(self._page)
         self._episode = _Episode(self, self._page, task, self._url_of(task))
         return self._episode.opening()
 
@@ -197,13 +196,17 @@ class MiniWoB:
             raise ValueError(f"task {task.id!r}: the installed miniwob has no page {task.data['page']!r}")
         return self._urls[task.data["page"]]
 
-    def _new_page(self) -> TaskPage:
+    def _usable(self, page: TaskPage | None) -> TaskPage:
+        """Return the page, or another one if its browser was lost meanwhile: nobody has seen anything of it yet."""
+        if page is not None:
+            if page.answers():
+                return page
+            page.close()
         return TaskPage(step_ms=self.step_ms, timeout_s=self.timeout_s)
 
     def _beside(self) -> TaskPage:
         """Return a page for whatever must not disturb the running episode."""
-        if self._side_page is None:
-            self._side_page = self._new_page()
+        self._side_page = self._usable(self._side_page)
         return self._side_page
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -104,6 +105,7 @@ class TaskPage:
         self._timeout_s = timeout_s
         self._closed = False
         self._context: Any = None
+        self._generation = 0
         self._window = _WINDOW
         self._episode = 0
         self._url = ""
@@ -115,8 +117,17 @@ class TaskPage:
         except BaseException:
             self.close()
             raise
+        self._generation = self.browser.generation
         self._context = self._page.context
         self._context.on("page", lambda page: page.close())  # pop-ups
+
+    def answers(self) -> bool:
+        """Whether the tab still works. One that hangs costs its browser."""
+        try:
+            with self._guard():
+                return bool(self._page.evaluate("1 === 1"))
+        except Exception:  # lost, crashed or closed: whatever it is, another tab is needed
+            return False
 
     def open(self, url: str, seed: int) -> Reading:
         """Load a page and begin the task of a seed; nothing of an earlier task is left.
@@ -126,13 +137,16 @@ class TaskPage:
         """
         self._url, self._seed = url, seed
         window, self._area = (_FLIGHT_WINDOW, _FLIGHT_AREA) if "/flight/" in url else (_WINDOW, _AREA)
-        with self.browser.guard(self._timeout_s):
+        with self._guard():
             if window != self._window:
                 self._page.set_viewport_size({"width": window[0], "height": window[1]})
                 self._window = window
             self._page.mouse.move(window[0] - 1, window[1] - 1)
             self._begin()
             return self._read()
+
+    def _guard(self) -> AbstractContextManager[None]:
+        return self.browser.guard(self._timeout_s, self._generation)
 
     def _begin(self) -> None:
         # A reset on the same page would keep scroll positions, open menus and widgets of the episode before.
@@ -144,7 +158,7 @@ class TaskPage:
 
     def scan(self, url: str, seeds: Sequence[int]) -> list[Reading]:
         """Return what the page says for several seeds, without loading it anew for each."""
-        with self.browser.guard(self._timeout_s):
+        with self._guard():
             self._page.goto(url, wait_until="load")
             texts = self._page.evaluate(_SCAN, [list(seeds), self._step_ms])
         return [_reading(text) for text in texts]
@@ -152,7 +166,7 @@ class TaskPage:
     def screenshot(self) -> bytes:
         """Return the task's area as PNG."""
         width, height = self._area
-        with self.browser.guard(self._timeout_s):
+        with self._guard():
             data: bytes = self._page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height})
         return data
 
@@ -161,7 +175,7 @@ class TaskPage:
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(Exception), self.browser.guard(self._timeout_s):  # a lost browser has no tabs left
+        with contextlib.suppress(Exception), self._guard():  # a lost browser has no tabs left
             if self._context is not None:
                 self._context.close()
         give_back(self.browser)
@@ -185,7 +199,7 @@ class TaskPage:
             ActionError: It cannot be done.
             BrowserLostError: The browser was killed or gave no answer in time.
         """
-        with self.browser.guard(self._timeout_s):
+        with self._guard():
             action(**arguments)
             return self._read()
 

@@ -9,7 +9,9 @@ from lit_agentrl.envs import browser, miniwob_page
 from lit_agentrl.envs.miniwob import ACTIONS, MiniWoB
 from lit_agentrl.envs.miniwob_page import Item, Reading, all_pages
 from lit_agentrl.envs.miniwob_solvers import SOLVERS
+from lit_agentrl.envs.miniwob_splits import LAYOUT_PAGES, SEED_PAGES, content
 from lit_agentrl.envs.spec import EnvSpec
+from lit_agentrl.envs.splits import held_out_seed
 from lit_agentrl.testing import check_environment
 from lit_agentrl.types import Action, ImagePart, Message, Task, ToolCall
 
@@ -279,6 +281,44 @@ def test_a_screenshot_can_be_had():
     assert image.data[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack("!II", image.data[16:24]) == (160, 210)
     seeing.close()
+
+
+SPLITS = ("train", "val", "test")
+
+
+@needs_browser
+@pytest.mark.parametrize("page", ["enter-text", "click-button", "focus-text", "flight.Alaska", "social-media"])
+def test_splits_show_nothing_in_common(page):
+    env = MiniWoB(tasks=(page,))
+    shown = {}
+    for split in SPLITS:
+        for seed in range(4):
+            task = env.sample_task(seed, split)
+            env.reset(task)
+            shown.setdefault(split, set()).add(content(page, task.data["seed"], env._page.reading))
+    assert all(len(shown[split]) > 1 for split in SPLITS)
+    assert not shown["train"] & shown["val"] | shown["train"] & shown["test"] | shown["val"] & shown["test"]
+    env.close()
+
+
+@needs_browser
+@pytest.mark.slow
+def test_every_page_has_tasks_for_every_split():
+    env = MiniWoB()
+    assert set(env.tasks) >= LAYOUT_PAGES | SEED_PAGES
+    for page in env.tasks:
+        alone = MiniWoB(tasks=(page,), timeout_s=30)
+        assert len({alone.sample_task(seed, split).id for split in SPLITS for seed in range(2)}) >= 4, page
+        alone.close()
+    env.close()
+
+
+@needs_browser
+def test_held_out_tasks_go_through_the_pages_in_order():
+    env = MiniWoB(tasks=("guess-number", "hot-cold", "terminal"))
+    families = [env.sample_task(held_out_seed("val", number), "val").family for number in range(6)]
+    assert families == ["guess-number", "hot-cold", "terminal"] * 2
+    env.close()
 
 
 def play(env, page, steps, seed=5):
