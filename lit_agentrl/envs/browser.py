@@ -267,3 +267,9 @@ def give_back(browser: Browser) -> None:
     if _Shared.users == 0:
         _Shared.browser = None
         browser.close()
+
+
+if __name__ == "__main__":
+    found = find_browser()
+    print(found or f"no Chromium; install it with: {INSTALL}")
+    sys.exit(found is None)

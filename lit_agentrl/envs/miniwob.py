@@ -12,7 +12,8 @@ from lit_agentrl.agents.tools.base import Tool
 from lit_agentrl.agents.tools.signature import problems, validated
 from lit_agentrl.envs.browser import check_browser
 from lit_agentrl.envs.calls import call_message
-from lit_agentrl.envs.miniwob_page import ActionError, Reading, TaskPage, all_pages
+from lit_agentrl.envs.extras import check_requirements
+from lit_agentrl.envs.miniwob_page import ActionError, TaskPage, all_pages
 from lit_agentrl.envs.miniwob_solvers import SOLVERS, solve
 from lit_agentrl.envs.miniwob_splits import draw_seed
 from lit_agentrl.envs.splits import choose
@@ -82,8 +83,6 @@ class MiniWoB:
         step_ms: int = 500,
         timeout_s: float = 10.0,
     ) -> None:
-        from lit_agentrl.envs.extras import check_requirements
-
         check_requirements(type(self))
         self._urls = all_pages()
         self.tasks = tuple(self._urls) if tasks is None else tuple(tasks)
@@ -125,7 +124,9 @@ class MiniWoB:
         """
         name = self.tasks[choose(seed, len(self.tasks), split=split, purpose="miniwob")]
         page_seed = draw_seed(seed, split, name, self._urls[name], self._beside)
-        return Task(id=f"{name}-{page_seed}", family=name, split=split, seed=seed, data={"page": name, "seed": page_seed})
+        return Task(
+            id=f"{name}-{page_seed}", family=name, split=split, seed=seed, data={"page": name, "seed": page_seed}
+        )
 
     def reset(self, task: Task) -> Observation:
         """Open the page.
@@ -321,6 +322,4 @@ _done.__name__ = "done"
 def _check_names(key: str, given: Sequence[str], accepted: Sequence[str]) -> None:
     unknown = [name for name in given if name not in accepted]
     if unknown or not given or len(set(given)) < len(given):
-        raise ValueError(
-            f"env.init_args.{key} must be some of {', '.join(accepted)}, each once, got {list(given)}"
-        )
+        raise ValueError(f"env.init_args.{key} must be some of {', '.join(accepted)}, each once, got {list(given)}")

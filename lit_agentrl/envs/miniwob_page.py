@@ -17,7 +17,7 @@ from lit_agentrl.envs.miniwob_script import SCRIPT
 MAX_TYPED_CHARS = 500
 _WINDOW, _AREA = (500, 320), (160, 210)
 _FLIGHT_WINDOW, _FLIGHT_AREA = (600, 800), (375, 667)
-_LOAD_TICK_S = 0.01
+_LOAD_TICK_S, _MAX_LOAD_TICKS = 0.01, 200
 _SCAN = "([seeds, ms]) => seeds.map(seed => agent.says(seed, ms))"
 _READ = "([ms, episode]) => agent.read(ms, episode)"
 
@@ -49,7 +49,9 @@ class Item(NamedTuple):
         if self.kind == "text":
             return " ".join(filter(None, (f"[{self.id}] {self.name}", self.state)))
         return " ".join(
-            filter(None, (f"[{self.id}] {self.kind}", self.name and json.dumps(self.name, ensure_ascii=False), self.state))
+            filter(
+                None, (f"[{self.id}] {self.kind}", self.name and json.dumps(self.name, ensure_ascii=False), self.state)
+            )
         )
 
 
@@ -161,7 +163,7 @@ class TaskPage:
         with self._guard():
             self._page.goto(url, wait_until="load")
             texts = self._page.evaluate(_SCAN, [list(seeds), self._step_ms])
-        return [_reading(text) for text in texts]
+        return [_reading(json.loads(text)) for text in texts]
 
     def screenshot(self) -> bytes:
         """Return the task's area as PNG."""
@@ -181,16 +183,26 @@ class TaskPage:
         give_back(self.browser)
 
     def _read(self) -> Reading:
-        arguments = [self._step_ms, self._episode]
+        left_ms = self._step_ms
+        for _ in range(_MAX_LOAD_TICKS):
+            told = json.loads(self._ask(left_ms))
+            if "loading" not in told:
+                break
+            left_ms = told["loading"]
+            time.sleep(_LOAD_TICK_S)
+        self.reading = _reading(told)
+        return self.reading
+
+    def _ask(self, ms: int) -> str:
+        text: str
         try:
-            text = self._page.evaluate(_READ, arguments)
+            text = self._page.evaluate(_READ, [ms, self._episode])
         except Exception as error:
             if "context was destroyed" not in str(error):
                 raise
             self._page.wait_for_load_state("load")  # the action led to another page
-            text = self._page.evaluate(_READ, arguments)
-        self.reading = _reading(text)
-        return self.reading
+            text = self._page.evaluate(_READ, [ms, self._episode])
+        return text
 
     def act(self, action: Any, arguments: dict[str, Any]) -> Reading:
         """Carry out one of this object's actions, let time pass and look.
@@ -203,7 +215,7 @@ class TaskPage:
             action(**arguments)
             return self._read()
 
-    # ------------------------------------------------------------------------ actions, described to the agent as they are
+    # ---------------------------------------------------------- actions; their docstrings are what the agent is told
 
     def click(self, id: int) -> None:
         """Click an element.
@@ -307,9 +319,8 @@ def _check(id: int, problem: str) -> None:
         raise ActionError(f"element {id} {problem}")
 
 
-def _reading(text: str) -> Reading:
-    told = json.loads(text)
-    if told.get("left"):
+def _reading(told: dict[str, Any]) -> Reading:
+    if told.get("left") or "loading" in told:
         return Reading(left=True)
     if told.get("done"):
         return Reading(raw_reward=float(told["raw"]))

@@ -53,7 +53,8 @@ CLOCK = """
     if (events.has(type) && this instanceof Element) watched.add(this);
     return listen.call(this, type, ...rest);
   };
-  window.agent = {advance, watched};
+  window.agent = {advance, watched, leaving: false};
+  listen.call(window, 'beforeunload', () => { window.agent.leaving = true; });
 })();
 """
 """Time passes by `agent.advance(ms)` alone. Elements that listen to the mouse are in `agent.watched`."""
@@ -65,6 +66,7 @@ READER = """
   const HIDDEN = new Set(['SCRIPT', 'STYLE', 'NOSCRIPT', 'TEMPLATE', 'HEAD', 'BR', 'HR', 'DATALIST']);
   const OURS = new Set(['reward-display', 'sync-task-cover', 'click-canvas', 'query', 'query-pretty']);
   const BUTTONS = new Set(['button', 'submit', 'reset', 'image']);
+  const TICKED = {checkbox: 'checkbox', radio: 'radio button'};
   const MAX_ITEMS = 3000, MAX_NAME = 400;
   const ids = new WeakMap(), known = [];
   const idOf = element => {
@@ -139,13 +141,14 @@ READER = """
       if (!hidden && !empty) {
         if (tag === 'INPUT') {
           if (element.type === 'hidden') return;
-          if (element.type === 'checkbox' || element.type === 'radio') {
+          const type = element.type;
+          if (TICKED[type]) {
             state.unshift(element.checked ? 'checked' : 'not checked');
-            return push(element, element.type === 'radio' ? 'radio button' : 'checkbox', labelOf(element), state.join(' '));
+            return push(element, TICKED[type], labelOf(element), state.join(' '));
           }
-          if (BUTTONS.has(element.type)) return push(element, 'button', clean(element.value || element.alt), state.join(' '));
+          if (BUTTONS.has(type)) return push(element, 'button', clean(element.value || element.alt), state.join(' '));
           if (element.placeholder) state.push(`hint ${JSON.stringify(clean(element.placeholder))}`);
-          return push(element, element.type === 'text' ? 'field' : `${element.type} field`, clean(element.value), state.join(' '));
+          return push(element, type === 'text' ? 'field' : `${type} field`, clean(element.value), state.join(' '));
         }
         if (tag === 'TEXTAREA') return push(element, 'text area', clean(element.value), state.join(' '));
         if (tag === 'SELECT') {
@@ -169,7 +172,7 @@ READER = """
       }
       // The label of a checkbox is the checkbox's name.
       const control = tag === 'LABEL' ? element.control : null;
-      const named = control && (control.type === 'checkbox' || control.type === 'radio') && control.getClientRects().length;
+      const named = control && TICKED[control.type] && control.getClientRects().length > 0;
       if (named && !element.contains(control)) return;
       if (!hidden && element.ownerSVGElement) {
         if (tag === 'text' || tag === 'tspan') {
@@ -178,7 +181,8 @@ READER = """
         if (!element.children.length) return empty ? undefined : push(element, tag, '', describeShape(element, style));
       }
       const active = interactive(element, style);
-      if (!element.children.length || tag === 'BUTTON' || (tag === 'A' && !element.querySelector('input, button, select'))) {
+      const whole = tag === 'BUTTON' || tag === 'A' && !element.querySelector('input, button, select');
+      if (!element.children.length || whole) {
         if (hidden || empty || tag === 'LABEL' && named) return;
         const name = clean(element.textContent), kind = tag === 'A' ? 'link' : tag === 'BUTTON' ? 'button' : '';
         if (element.isContentEditable) return push(element, 'text area', name, state.join(' '));
@@ -199,10 +203,9 @@ READER = """
       }
       for (const child of element.childNodes) {
         if (child.nodeType === Node.ELEMENT_NODE) walk(child);
-        else if (child.nodeType === Node.TEXT_NODE && !hidden && !named && child.data.trim() && items.length < MAX_ITEMS) {
-          if (active) push(element, 'text', clean(child.data), state.join(' '));
-          else items.push([0, '', clean(child.data), '', 0, 0, 0]);
-        }
+        if (child.nodeType !== Node.TEXT_NODE || hidden || named || !child.data.trim()) continue;
+        if (active) push(element, 'text', clean(child.data), state.join(' '));
+        else if (items.length < MAX_ITEMS) items.push([0, '', clean(child.data), '', 0, 0, 0]);
       }
     };
     if (document.body) walk(document.body);
@@ -214,9 +217,22 @@ READER = """
     return typeof said === 'string' ? said : said.utterance;
   };
 
+  // 1: a document is being loaded; 2: a frame shows something foreign, an error page for example.
+  const loading = () => {
+    if (agent.leaving) return 1;
+    for (let place = 0; place < window.frames.length; place++) {
+      try {
+        const frame = window.frames[place];
+        if (frame.document.readyState !== 'complete' || frame.agent && frame.agent.leaving) return 1;
+      } catch (error) { return 2; }
+    }
+    return 0;
+  };
   agent.read = (ms, episode) => {
-    if (agent.episode !== episode) return JSON.stringify({left: true});
+    if (agent.episode !== episode || loading() === 2) return JSON.stringify({left: true});
+    if (loading()) return JSON.stringify({loading: ms});
     agent.advance(ms);
+    if (loading()) return JSON.stringify({loading: 0});
     if (WOB_DONE_GLOBAL) return JSON.stringify({done: true, raw: WOB_RAW_REWARD_GLOBAL});
     return JSON.stringify({query: query(), items: collect()});
   };
@@ -228,7 +244,11 @@ READER = """
     core.startEpisodeReal();
   };
   agent.ready = () => WOB_TASK_READY;
-  agent.says = (seed, ms) => { agent.begin(seed); agent.advance(ms); return JSON.stringify({query: query(), items: collect()}); };
+  agent.says = (seed, ms) => {
+    agent.begin(seed);
+    agent.advance(ms);
+    return JSON.stringify({query: query(), items: collect()});
+  };
   agent.point = id => {
     const element = find(id);
     if (!element) return null;
@@ -250,7 +270,7 @@ READER = """
     const element = find(id);
     if (!element) return 'gone';
     const field = element.tagName === 'TEXTAREA' || element.tagName === 'INPUT' && !BUTTONS.has(element.type)
-      && element.type !== 'checkbox' && element.type !== 'radio';
+      && !TICKED[element.type];
     if (!field && !element.isContentEditable) return 'is no field to type into';
     if (element.disabled || element.readOnly) return 'cannot be changed';
     element.focus();

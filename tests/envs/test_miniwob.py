@@ -1,4 +1,4 @@
-"""MiniWoB++: pages read as numbered elements, calls carried out or answered with an error, the benchmark's raw reward."""
+"""MiniWoB++: pages are numbered elements, calls are carried out or answered, the reward is the benchmark's raw one."""
 
 import json
 import struct
@@ -363,7 +363,9 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", "/nonexistent")
     monkeypatch.delenv(browser.VARIABLE, raising=False)
-    with pytest.raises(ValueError, match=r"^env\.class_path: MiniWoB needs Chromium; .*apt-get install chromium") as told:
+    with pytest.raises(
+        ValueError, match=r"^env\.class_path: MiniWoB needs Chromium; .*apt-get install chromium"
+    ) as told:
         EnvSpec(class_path="MiniWoB").check()
     assert "\n" not in str(told.value)
     monkeypatch.setenv(browser.VARIABLE, "/nonexistent/chromium")
@@ -403,10 +405,14 @@ def test_arguments_are_checked(arguments, told):
 def test_a_task_of_another_version_and_a_page_without_a_script_are_named(env):
     with pytest.raises(ValueError, match="the installed miniwob has no page 'gone'"):
         env.reset(task_of("gone"))
-    with pytest.raises(ValueError, match=r"env\.init_args\.tasks: there is no demonstration of 'tic-tac-toe'; .*choose-list"):
+    with pytest.raises(
+        ValueError, match=r"env\.init_args\.tasks: there is no demonstration of 'tic-tac-toe'; .*choose-list"
+    ):
         env.demonstrate(task_of("tic-tac-toe"))
     limited = MiniWoB(actions=("click", "done"))
-    with pytest.raises(ValueError, match=r"env\.init_args\.actions must hold 'type' for a demonstration of 'login-user'"):
+    with pytest.raises(
+        ValueError, match=r"env\.init_args\.actions must hold 'type' for a demonstration of 'login-user'"
+    ):
         limited.demonstrate(task_of("login-user"))
     limited.close()
 

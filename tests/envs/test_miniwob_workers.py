@@ -62,7 +62,9 @@ def descendants(pid):
 
 
 def browsers_of(pid):
-    return [child for child, line in descendants(pid).items() if "--remote-debugging-pipe" in line and "--type=" not in line]
+    return [
+        child for child, line in descendants(pid).items() if "--remote-debugging-pipe" in line and "--type=" not in line
+    ]
 
 
 def assert_gone(pids, within_s=5.0):
@@ -143,7 +145,9 @@ def test_a_killed_worker_takes_its_browser_along_and_the_episode_is_replayed(poo
         slot, _ = await opened(pool)
         (old,) = browsers_of(os.getpid())
         first = await slot.step(press())
-        worker = next(pid for pid in descendants(os.getpid()) if old in descendants(pid) and pid != old and is_worker(pid))
+        worker = next(
+            pid for pid in descendants(os.getpid()) if old in descendants(pid) and pid != old and is_worker(pid)
+        )
         os.kill(worker, signal.SIGKILL)
         second = await slot.step(press())
         slot.release()
