@@ -19,7 +19,6 @@ _WINDOW, _AREA = (500, 320), (160, 210)
 _FLIGHT_WINDOW, _FLIGHT_AREA = (600, 800), (375, 667)
 _LOAD_TICK_S, _MAX_LOAD_TICKS = 0.01, 200
 _SCAN = "([seeds, ms]) => seeds.map(seed => agent.says(seed, ms))"
-_READ = "([ms, episode]) => agent.read(ms, episode)"
 
 
 class ActionError(ValueError):
@@ -196,12 +195,12 @@ class TaskPage:
     def _ask(self, ms: int) -> str:
         text: str
         try:
-            text = self._page.evaluate(_READ, [ms, self._episode])
+            text = self._page.evaluate(f"agent.read({ms}, {self._episode})")
         except Exception as error:
             if "context was destroyed" not in str(error):
                 raise
             self._page.wait_for_load_state("load")  # the action led to another page
-            text = self._page.evaluate(_READ, [ms, self._episode])
+            text = self._page.evaluate(f"agent.read({ms}, {self._episode})")
         return text
 
     def act(self, action: Any, arguments: dict[str, Any]) -> Reading:

@@ -88,13 +88,28 @@ READER = """
     }
     return [x, y];
   };
-  // Where to click, and whether the element is what lies there.
+  // Where to click.
   const point = element => {
     const boxes = element.getClientRects();
     const rect = boxes.length ? boxes[0] : element.getBoundingClientRect();
-    const x = rect.left + rect.width / 2, y = rect.top + rect.height / 2, [dx, dy] = offsetOf(element);
-    const found = element.ownerDocument.elementFromPoint(x, y);
-    return [round(x + dx), round(y + dy), found !== null && (found === element || element.contains(found)) ? 1 : 0];
+    const [dx, dy] = offsetOf(element);
+    return [round(rect.left + rect.width / 2 + dx), round(rect.top + rect.height / 2 + dy)];
+  };
+  // Whether the element is what lies there.
+  const onTop = (element, [x, y]) => {
+    const [dx, dy] = offsetOf(element), found = element.ownerDocument.elementFromPoint(x - dx, y - dy);
+    return found !== null && (found === element || element.contains(found)) ? 1 : 0;
+  };
+  // Asking what lies where costs a millisecond after every input; while nothing moves, the answers stay.
+  let places = '', tops = [];
+  const markTops = items => {
+    const now = items.map(item => `${item[0]},${item[4]},${item[5]}`).join(' ');
+    if (now !== places) {
+      places = now;
+      tops = items.map(item => item[0] ? onTop(known[item[0] - 1], [item[4], item[5]]) : 0);
+    }
+    items.forEach((item, place) => item.push(tops[place]));
+    return items;
   };
 
   const interactive = (element, style) => agent.watched.has(element) || element.onclick !== null
@@ -205,11 +220,11 @@ READER = """
         if (child.nodeType === Node.ELEMENT_NODE) walk(child);
         if (child.nodeType !== Node.TEXT_NODE || hidden || named || !child.data.trim()) continue;
         if (active) push(element, 'text', clean(child.data), state.join(' '));
-        else if (items.length < MAX_ITEMS) items.push([0, '', clean(child.data), '', 0, 0, 0]);
+        else if (items.length < MAX_ITEMS) items.push([0, '', clean(child.data), '', 0, 0]);
       }
     };
     if (document.body) walk(document.body);
-    return items;
+    return markTops(items);
   };
 
   const query = () => {
@@ -242,6 +257,9 @@ READER = """
     core.setDataMode('train');
     Math.seedrandom(seed);
     core.startEpisodeReal();
+    // The countdown and the mark of the last click would only be drawn for nobody.
+    core.clearTimer();
+    for (const id of ['reward-display', 'click-canvas']) document.getElementById(id).style.display = 'none';
   };
   agent.ready = () => WOB_TASK_READY;
   agent.says = (seed, ms) => {
@@ -253,7 +271,9 @@ READER = """
     const element = find(id);
     if (!element) return null;
     element.scrollIntoView({block: 'center', inline: 'center', behavior: 'instant'});
-    return point(element);
+    places = '';
+    const found = point(element);
+    return [...found, onTop(element, found)];
   };
   agent.click = id => {
     const element = find(id);

@@ -63,7 +63,7 @@ def replies(shown):
 @needs_browser
 def test_it_keeps_the_contract():
     arguments = {"tasks": ["click-button", "login-user"], "max_steps": 3}
-    check_environment(EnvSpec(class_path="MiniWoB", init_args=arguments), seeds=range(3), tools=())
+    check_environment(EnvSpec(class_path="MiniWoB", init_args=arguments), seeds=range(2), tools=())
 
 
 @needs_browser
@@ -287,12 +287,12 @@ SPLITS = ("train", "val", "test")
 
 
 @needs_browser
-@pytest.mark.parametrize("page", ["enter-text", "click-button", "focus-text", "flight.Alaska", "social-media"])
+@pytest.mark.parametrize("page", ["enter-text", "focus-text", "flight.Alaska"])
 def test_splits_show_nothing_in_common(page):
     env = MiniWoB(tasks=(page,))
     shown = {}
     for split in SPLITS:
-        for seed in range(4):
+        for seed in range(3):
             task = env.sample_task(seed, split)
             env.reset(task)
             shown.setdefault(split, set()).add(content(page, task.data["seed"], env._page.reading))
