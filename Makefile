@@ -9,6 +9,7 @@ TORCH ?= torch==2.13.0
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 # Without its requirements, which pin another numpy; see docs/environments/bfcl.md.
 BFCL := bfcl-eval==2026.3.23
+EXTRAS := bfcl,completion,games,math,parquet,web
 VENV ?= .venv
 PYTHON ?= $(shell for python in python3.11 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
@@ -18,12 +19,21 @@ PY := $(VENV)/bin/python
 # One thread each: pytest-xdist's workers are the parallelism.
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 
-.PHONY: help setup quickstart test test-learn lint bench experiment-quickstart experiment-algorithms constraints clean FORCE
+.PHONY: help setup setup-all quickstart test test-learn lint bench experiment-quickstart experiment-algorithms constraints clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.weights  ## make .venv with the package, its tools and the model weights; instant when done already
+
+setup-all: setup  ## setup, and what single environments need besides: all extras, a browser
+	$(PY) -m pip install -c constraints.txt -e '.[dev,$(EXTRAS)]'
+	@if ! $(PY) -m lit_agentrl.envs.browser; then \
+	  if [[ "$$(id -u)" == 0 ]] && command -v apt-get >/dev/null && apt-get update -qq \
+	      && apt-get install -y -qq --no-install-recommends chromium-headless-shell; then :; \
+	  else $(PY) -m playwright install --with-deps chromium-headless-shell; fi; \
+	  $(PY) -m lit_agentrl.envs.browser; \
+	fi
 
 quickstart: setup  ## train a small agent end to end
 	$(PY) -m lit_agentrl fit --config configs/experiment/quickstart.yaml

@@ -11,8 +11,10 @@ from typing import Any
 from lit_agentrl.envs.bfcl import BFCLMultiTurn
 from lit_agentrl.envs.bfcl_api import dialogues, make_instances
 from lit_agentrl.envs.bfcl_memory import BFCLMemory, _entries, _questions, _store_class
+from lit_agentrl.envs.browser import find_browser
 from lit_agentrl.envs.dialogue_memory import DialogueMemory
 from lit_agentrl.envs.mathematics import AimeLadder, MathProblems
+from lit_agentrl.envs.miniwob import MiniWoB
 from lit_agentrl.rewards.maths import math_verify_match
 from lit_agentrl.types import Action, Message, Task, ToolCall
 
@@ -123,9 +125,69 @@ def dialogue_memory() -> None:
     show("dialogue memory, answer", [], answers)
 
 
+class Canned:
+    """In place of playwright's page: does nothing, and returns what the page said before."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.mouse = self.keyboard = self
+
+    def click(self, x: float, y: float) -> None:
+        pass
+
+    def press(self, key: str) -> None:
+        pass
+
+    def evaluate(self, script: str, arguments: Any = None) -> str:
+        return self._text
+
+
+def miniwob() -> None:
+    """Against bare playwright: the same input, then one call that returns the page and the reward."""
+    if find_browser() is None:
+        print("MiniWoB: no browser")
+        return
+    env = MiniWoB(max_steps=10_000)
+    look = "JSON.stringify([core.getDOMInfo(), core.getUtterance(), WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL])"
+    task = Task(id="login-user-3", family="login-user", split="train", seed=3, data={"page": "login-user", "seed": 3})
+    resets = ([], [timed(env.reset, task)[0] for _ in range(20)])
+    task_page, page = env._page, env._page._page  # both work on the same tab
+    spot = {item.id: (item.x, item.y) for item in task_page.reading.items}
+    focus = "document.getElementById('username').select()"
+    raw: dict[str, list[Callable[[], Any]]] = {
+        "click": [lambda: page.mouse.click(*spot[1])],
+        "type": [lambda: page.evaluate(focus), lambda: page.keyboard.type("keneth")],
+        "press": [lambda: page.keyboard.press("Tab")],
+    }
+    arguments = {"click": {"id": 1}, "type": {"id": 2, "text": "keneth"}, "press": {"key": "Tab"}}
+    for name, inputs in raw.items():
+        call = ToolCall(id="c0", name=name, arguments=arguments[name])
+        action = Action(message=Message.of("assistant", "", tool_calls=(call,)))
+
+        def directly(inputs: list[Callable[[], Any]] = inputs) -> None:
+            for give in inputs:
+                give()
+            json.loads(page.evaluate(look))
+
+        steps: tuple[list[float], list[float]] = ([], [])
+        for number in range(330):
+            turns = ((0, directly, ()), (1, env.step, (action,)))
+            for place, function, given in turns if number % 2 else reversed(turns):
+                took = timed(function, *given)[0]
+                if number >= 30:  # both are warm
+                    steps[place].append(took)
+        show(f"MiniWoB, {name}", *steps)
+    show("MiniWoB, start of an episode", *resets)
+    task_page._page = Canned(page.evaluate("agent.read(0, agent.episode)"))
+    show("MiniWoB, press, without the browser", [], [timed(env.step, action)[0] for _ in range(2000)])
+    task_page._page = page
+    env.close()
+
+
 if __name__ == "__main__":
     print(f"{'microseconds: mean, median':34} {'library':>17} {'environment':>17}")
     bfcl_multi_turn()
     bfcl_memory()
     mathematics()
     dialogue_memory()
+    miniwob()

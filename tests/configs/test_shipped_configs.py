@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lit_agentrl.envs.browser import INSTALL, find_browser
 from lit_agentrl.policies.tiny import TinyPolicy
 from lit_agentrl.sweeping.plan import read_plan
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EXPERIMENTS = sorted((CONFIGS / "experiment").glob("*.yaml"))
+NO_BROWSER = pytest.mark.skipif(find_browser() is None, reason=f"no Chromium: {INSTALL}")
+RUNNABLE = [pytest.param(path, marks=NO_BROWSER) if path.stem == "miniwob" else path for path in EXPERIMENTS]
 KEYS = {"policy": "policy", "env": "env", "agent": "agent", "algorithm": "model", "trainer": "trainer"}
 ABLATIONS = sorted((CONFIGS / "ablation").glob("*.yaml"))
 PAIRS, NODES = CONFIGS / "data/preferences.jsonl", CONFIGS / "data/search_nodes.jsonl"
@@ -33,7 +36,7 @@ def test_every_file_is_an_experiment_or_a_part():
     assert not list(CONFIGS.rglob("__init__.py"))
 
 
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+@pytest.mark.parametrize("path", RUNNABLE, ids=name)
 def test_experiments_parse(lit_agentrl, tmp_path, path):
     outcome = lit_agentrl("fit", "--config", path, "--print_config", cwd=tmp_path)
     assert outcome.code == 0, outcome.output
@@ -56,7 +59,7 @@ def test_parts_parse(lit_agentrl, game_config, path):
         assert resolved[key] == value if not isinstance(value, dict) else resolved[key].keys() >= value.keys()
 
 
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+@pytest.mark.parametrize("path", RUNNABLE, ids=name)
 def test_experiments_run(lit_agentrl, tmp_path, path):
     small = {
         "trainer.max_epochs": 1,
