@@ -9,10 +9,15 @@ from collections.abc import Mapping
 def check_requirements(cls: type) -> None:
     """Check that the packages are there that a class names in its attribute `requires` (module: how to install it).
 
+    A class may have a static method `check_machine` for what is no Python package.
+
     Raises:
         ValueError: One is missing; names `env.class_path` and what to type.
     """
     check_installed(f"env.class_path: {cls.__name__}", getattr(cls, "requires", {}))
+    check_machine = getattr(cls, "check_machine", None)
+    if check_machine is not None:
+        check_machine()
 
 
 def check_installed(who: str, requires: Mapping[str, str]) -> None:
