@@ -232,8 +232,8 @@ class ScienceWorld:
             invalid = answer.startswith(_UNKNOWN)
         self._steps += 1
         failed = score < 0
-        reward = (self.failure_return if failed else score) - self._score
-        self._score = self._score + reward
+        worth = self.failure_return if failed else score
+        reward, self._score = worth - self._score, worth
         terminated = completed or failed
         truncated = not terminated and self._steps >= self.max_steps
         self._history.add(command[:MAX_COMMAND_CHARS], answer, repr(score))

@@ -164,8 +164,8 @@ class TextWorldExpress:
         self._steps += 1
         score = float(shown["score"])
         lost = bool(shown["taskfailure"]) or score < 0
-        reward = (self.failure_return if score < 0 else score) - self._score
-        self._score += reward
+        worth = self.failure_return if score < 0 else score
+        reward, self._score = worth - self._score, worth
         terminated = lost or bool(shown["tasksuccess"])
         truncated = not terminated and self._steps >= self.max_steps
         self._history.add(command[:MAX_COMMAND_CHARS], answer, repr(score))
