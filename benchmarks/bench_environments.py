@@ -13,10 +13,14 @@ from lit_agentrl.envs.bfcl_api import dialogues, make_instances
 from lit_agentrl.envs.bfcl_memory import BFCLMemory, _entries, _questions, _store_class
 from lit_agentrl.envs.browser import find_browser
 from lit_agentrl.envs.dialogue_memory import DialogueMemory
+from lit_agentrl.envs.java import JavaServer, jar_of
 from lit_agentrl.envs.mathematics import AimeLadder, MathProblems
+from lit_agentrl.envs.minigrid_env import ACTIONS, BabyAI
 from lit_agentrl.envs.miniwob import MiniWoB
+from lit_agentrl.envs.scienceworld import ScienceWorld
+from lit_agentrl.envs.textworld_express import GAMES, TextWorldExpress
 from lit_agentrl.rewards.maths import math_verify_match
-from lit_agentrl.types import Action, Message, Task, ToolCall
+from lit_agentrl.types import Action, Demonstration, Message, Task, ToolCall
 
 
 def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
@@ -184,6 +188,103 @@ def miniwob() -> None:
     env.close()
 
 
+def replies(shown: Demonstration) -> list[str]:
+    return [message.text for message in shown.messages if message.role == "assistant"]
+
+
+def resident_mb(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
+
+
+def scienceworld() -> None:
+    """The same solutions, command by command in turn, in a process of the library and in one of the environment."""
+    names = ("use-thermometer", "find-plant", "chemistry-mix", "lifespan-longest-lived")
+    env = ScienceWorld(tasks=names)
+    server = JavaServer(jar_of("scienceworld", "scienceworld.jar"), heap_mb=256)
+    raw = server.make("scienceworld.runtime.pythonapi.PythonInterface", timeout_s=None).target
+
+    def directly(command: str) -> None:
+        raw.step(command)
+        raw.getScore()
+        raw.getCompleted()
+
+    steps, resets = ([], []), ([], [])
+    for variation in (0, 1, 2):
+        for name in names:
+            data = {"task": name, "variation": variation}
+            task = Task(id=name, family=name, split="train", seed=0, data=data)
+            path = replies(env.demonstrate(task))
+            took = (timed(raw.load, name, variation, "", False)[0], timed(env.reset, task)[0])
+            for number, command in enumerate(path):
+                pair = [lambda: directly(command), lambda: env.step(Action(message=Message.of("assistant", command)))]  # noqa: B023
+                order = (0, 1) if number % 2 else (1, 0)
+                spent = {place: timed(pair[place])[0] for place in order}
+                if variation:  # both processes are warm
+                    steps[0].append(spent[0])
+                    steps[1].append(spent[1])
+            if variation:
+                resets[0].append(took[0])
+                resets[1].append(took[1])
+    show("ScienceWorld, step", *steps)
+    show("ScienceWorld, reset", *resets)
+    asked = ScienceWorld(tasks=names, look=True)
+    offered = ScienceWorld(tasks=names, actions="offered")
+    for name, one in (("look", asked), ("valid commands", offered)):
+        one.reset(task)
+        act = Action(message=Message.of("assistant", "look around"))
+        show(f"ScienceWorld, step with {name}", [], [timed(one.step, act)[0] for _ in range(15)][5:])
+    print(f"{'ScienceWorld, memory of Java':34} {resident_mb(env._server.process.pid)} MB")
+    for closing in (env, asked, offered, server):
+        closing.close()
+
+
+def textworld_express() -> None:
+    from textworld_express import TextWorldExpressEnv
+
+    raw, env = TextWorldExpressEnv(envStepLimit=10_000), TextWorldExpress()
+    steps, resets = ([], []), ([], [])
+    for seed in range(12):
+        for game in GAMES:
+            data = {"game": game, "properties": {}, "seed": seed}
+            task = Task(id=game, family=game, split="train", seed=0, data=data)
+            path = replies(env.demonstrate(task))
+            raw.load(game, "")
+            took = (timed(lambda: raw.reset(seed=seed, gameFold="train"))[0], timed(env.reset, task)[0])  # noqa: B023
+            for number, command in enumerate(path):
+                act = Action(message=Message.of("assistant", command))
+                order = ((raw.step, command), (env.step, act))
+                spent = [(one, timed(*order[one])[0]) for one in ((0, 1) if number % 2 else (1, 0))]
+                for one, microseconds in spent if seed > 1 else ():
+                    steps[one].append(microseconds)
+            if seed > 1:
+                resets[0].append(took[0])
+                resets[1].append(took[1])
+    show("TextWorldExpress, step", *steps)
+    show("TextWorldExpress, reset", *resets)
+    print(f"{'TextWorldExpress, memory of Java':34} {resident_mb(env._server.process.pid)} MB")
+    env.close()
+    raw.close()
+
+
+def minigrid() -> None:
+    for level in ("BabyAI-GoToLocal-v0", "BabyAI-GoToSeqS5R2-v0"):
+        env, other = BabyAI(levels=(level,)), BabyAI(levels=(level,))
+        steps, resets = ([], []), ([], [])
+        took, tasks = zip(*(timed(env.sample_task, seed, "train") for seed in range(100)), strict=True)
+        for task in tasks:
+            path = replies(env.demonstrate(task))
+            world = other._make(level)
+            resets[0].append(timed(lambda: world.reset(seed=task.data["seed"]))[0])  # noqa: B023
+            resets[1].append(timed(env.reset, task)[0])
+            for reply in path:
+                steps[0].append(timed(world.step, ACTIONS.index(reply))[0])
+                steps[1].append(timed(env.step, Action(message=Message.of("assistant", reply)))[0])
+        show(f"{level}, step", *steps)
+        show(f"{level}, reset", *resets)
+        show(f"{level}, new task", [], list(took))
+
+
 if __name__ == "__main__":
     print(f"{'microseconds: mean, median':34} {'library':>17} {'environment':>17}")
     bfcl_multi_turn()
@@ -191,3 +292,6 @@ if __name__ == "__main__":
     mathematics()
     dialogue_memory()
     miniwob()
+    scienceworld()
+    textworld_express()
+    minigrid()

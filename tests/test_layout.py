@@ -33,7 +33,8 @@ TORCH_FREE = [
     "envs.bfcl_memory",
     "envs.mathematics",
 ]
-TORCH_FREE += ["envs.dialogue_files", "envs.gymnasium_env", "envs.miniwob", "rollouts.worker_main", "policies.chat"]
+TORCH_FREE += ["envs.dialogue_files", "envs.gymnasium_env", "envs.miniwob", "envs.scienceworld"]
+TORCH_FREE += ["envs.textworld_express", "rollouts.worker_main", "policies.chat"]
 
 
 def test_the_three_packages_come_from_one_folder():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from java_support import needs_java
 
 from lit_agentrl.envs.browser import INSTALL, find_browser
 from lit_agentrl.policies.tiny import TinyPolicy
@@ -13,7 +14,7 @@ from lit_agentrl.sweeping.plan import read_plan
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EXPERIMENTS = sorted((CONFIGS / "experiment").glob("*.yaml"))
 NO_BROWSER = pytest.mark.skipif(find_browser() is None, reason=f"no Chromium: {INSTALL}")
-RUNNABLE = [pytest.param(path, marks=NO_BROWSER) if path.stem == "miniwob" else path for path in EXPERIMENTS]
+JAVA = {"science", "science_full", "text_games"}
 KEYS = {"policy": "policy", "env": "env", "agent": "agent", "algorithm": "model", "trainer": "trainer"}
 ABLATIONS = sorted((CONFIGS / "ablation").glob("*.yaml"))
 PAIRS, NODES = CONFIGS / "data/preferences.jsonl", CONFIGS / "data/search_nodes.jsonl"
@@ -31,12 +32,17 @@ def name(path):
     return f"{path.parent.name}/{path.stem}"
 
 
+def marked(paths):
+    marks = {"miniwob": NO_BROWSER} | dict.fromkeys(JAVA, needs_java)
+    return [pytest.param(path, marks=marks.get(path.stem, ())) for path in paths]
+
+
 def test_every_file_is_an_experiment_or_a_part():
     assert sorted(CONFIGS.rglob("*.yaml")) == sorted(EXPERIMENTS + PARTS + ABLATIONS)
     assert not list(CONFIGS.rglob("__init__.py"))
 
 
-@pytest.mark.parametrize("path", RUNNABLE, ids=name)
+@pytest.mark.parametrize("path", marked(EXPERIMENTS), ids=name)
 def test_experiments_parse(lit_agentrl, tmp_path, path):
     outcome = lit_agentrl("fit", "--config", path, "--print_config", cwd=tmp_path)
     assert outcome.code == 0, outcome.output
@@ -50,7 +56,7 @@ def test_every_variant_of_an_ablation_parses(lit_agentrl, tmp_path, path):
         assert outcome.code == 0, f"{variant}: {outcome.output}"
 
 
-@pytest.mark.parametrize("path", [path for path in PARTS if path not in ON_POLICY], ids=name)
+@pytest.mark.parametrize("path", marked(path for path in PARTS if path not in ON_POLICY), ids=name)
 def test_parts_parse(lit_agentrl, game_config, path):
     outcome = lit_agentrl("fit", "--config", game_config, f"--{KEYS[path.parent.name]}", path, "--print_config")
     assert outcome.code == 0, outcome.output
@@ -59,13 +65,13 @@ def test_parts_parse(lit_agentrl, game_config, path):
         assert resolved[key] == value if not isinstance(value, dict) else resolved[key].keys() >= value.keys()
 
 
-@pytest.mark.parametrize("path", RUNNABLE, ids=name)
+@pytest.mark.parametrize("path", marked(EXPERIMENTS), ids=name)
 def test_experiments_run(lit_agentrl, tmp_path, path):
     small = {
         "trainer.max_epochs": 1,
         "trainer.check_val_every_n_epoch": 1,
         "trainer.precision": "32-true",
-        "policy.init_args.max_context": 1024,
+        "policy.init_args.max_context": 2048,
         "data.init_args.num_groups": 2,
         "data.init_args.group_size": 2,
         "data.init_args.num_workers": 1,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from java_support import needs_java
 from scripted import CHAT, ScriptedEngine
 
 from lit_agentrl.agents.context import EpisodeContext
@@ -21,6 +22,7 @@ from lit_agentrl.types import Sampling, Trajectory
 
 CONFIGS = Path(__file__).parents[2] / "configs/env"
 FAMILIES = ["bfcl", "bfcl_memory", "aime_ladder", "dialogue_memory"]
+GAMES = ["babyai", pytest.param("text_games", marks=needs_java), pytest.param("science", marks=needs_java)]
 TEXTS = {"bfcl": "Done.", "bfcl_memory": "Answer: x", "aime_ladder": "\\boxed{x}", "dialogue_memory": "Answer: x"}
 
 
@@ -28,7 +30,7 @@ def pool_of(class_path, init_args):
     return WorkerPool(EnvSpec(class_path=class_path, init_args=init_args), num_workers=1, timeout_s=30)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=FAMILIES + GAMES)
 def family(request):
     config = yaml.safe_load((CONFIGS / f"{request.param}.yaml").read_text())
     with pool_of(config["class_path"], config["init_args"]) as pool:
@@ -70,9 +72,9 @@ async def shown_by(pool, tasks):
 
 
 def test_demonstrated_replies_solve_the_task_through_agent_and_worker(family):
-    _, pool = family
+    name, pool = family
     for split in ("train", "test"):
-        tasks = asyncio.run(tasks_of(pool, range(8), split))
+        tasks = asyncio.run(tasks_of(pool, range(2 if name == "science" else 8), split))
         for task, shown in zip(tasks, asyncio.run(shown_by(pool, tasks)), strict=True):
             replies = [message.text for message in shown.messages if message.role == "assistant"]
             trajectory = run(pool, task, replies)
@@ -86,6 +88,11 @@ def test_demonstrated_replies_solve_the_task_through_agent_and_worker(family):
 
 def test_a_wrong_reply_is_completed_and_unpaid(family):
     name, pool = family
+    if name not in TEXTS:  # no reply ends a game as wrong
+        tasks = asyncio.run(tasks_of(pool, range(2)))
+        ended = [run(pool, task, ["dance"] * 20) for task in tasks]
+        assert {(one.status, one.success, one.reward) for one in ended} == {("truncated", False, 0.0)}
+        return
     for task in asyncio.run(tasks_of(pool, range(6))):
         trajectory = run(pool, task, [TEXTS[name]])
         assert (trajectory.status, trajectory.success, trajectory.reward) == ("completed", False, 0.0)
@@ -104,7 +111,13 @@ def test_a_grader_that_loops_fails_the_episode_and_costs_no_worker(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "max_context"), [("bfcl", 12_288), ("bfcl_memory", 4096), ("aime_ladder", 1024), ("dialogue_memory", 4096)]
+    ("name", "max_context"),
+    [
+        *(("bfcl", 12_288), ("bfcl_memory", 4096), ("aime_ladder", 1024), ("dialogue_memory", 4096)),
+        ("babyai", 2048),
+        pytest.param("text_games", 2048, marks=needs_java),
+        pytest.param("science", 2048, marks=needs_java),
+    ],
 )
 def test_fit_takes_the_family(lit_agentrl, game_config, tmp_path, name, max_context):
     small = {
