@@ -46,7 +46,7 @@ def env(folder):
 
 @pytest.fixture(scope="module")
 def runner():
-    runner = PackageTests(limits=Limits(wall_s=3, cpu_s=2, memory_mb=512, num_processes=8))
+    runner = PackageTests(limits=Limits(wall_s=15, cpu_s=1, memory_mb=512, num_processes=8))
     yield runner
     runner.close()
 
