@@ -6,14 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from lit_agentrl.agents.context import EpisodeContext
+from lit_agentrl.agents.tools.base import ToolEntry
 from lit_agentrl.types import Message, Trajectory
 
 
 class Agent(ABC):
     """Runs episodes. One instance serves all coroutines, so it holds configuration only."""
 
-    tools: tuple[str, ...] = ()
-    """Import paths of the agent's own tools; they run next to the environment."""
+    tools: tuple[ToolEntry, ...] = ()
+    """The agent's own tools, by import path; they run next to the environment."""
 
     @abstractmethod
     async def run(self, trajectory: Trajectory, context: EpisodeContext) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lit_agentrl.agents.base import Agent
 from lit_agentrl.agents.context import EpisodeContext
@@ -20,12 +21,15 @@ class ToolAgent(Agent):
     cannot be read come back to the model as text. Results keep the order of the calls.
 
     Args:
-        tools: Import paths of typed functions, for example `lit_agentrl.agents.tools.calculator.calculator`.
+        tools: Import paths of typed functions, for example `lit_agentrl.agents.tools.calculator.calculator`;
+            or `class_path` and `init_args` of a function that makes one, `lit_agentrl.agents.tools.python.make_python`.
         system_prompt: First message; none by default.
         max_turns: Completions per episode. An episode that needs more is truncated.
     """
 
-    def __init__(self, *, tools: list[str] | None = None, system_prompt: str | None = None, max_turns: int = 4) -> None:
+    def __init__(
+        self, *, tools: list[str | dict[str, Any]] | None = None, system_prompt: str | None = None, max_turns: int = 4
+    ) -> None:
         if max_turns < 1:
             raise ValueError(f"agent.init_args.max_turns is {max_turns}: it must be at least 1")
         self.tools = tuple(tools or ())

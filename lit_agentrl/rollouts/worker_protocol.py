@@ -8,6 +8,7 @@ import pickle
 import struct
 from typing import Any, NamedTuple
 
+from lit_agentrl.agents.tools.base import ToolEntry
 from lit_agentrl.envs.spec import EnvSpec
 from lit_agentrl.types import EnvTraits, ToolSpec
 
@@ -33,7 +34,7 @@ class WorkerConfig:
     """The first message that a worker receives."""
 
     env: EnvSpec
-    tools: tuple[str, ...]
+    tools: tuple[ToolEntry, ...]
     max_output_chars: int
 
 

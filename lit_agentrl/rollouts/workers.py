@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from lit_agentrl.agents.tools.base import ToolEntry, tool_path
 from lit_agentrl.envs.spec import EnvSpec
 from lit_agentrl.protocols import EpisodeFailedError
 from lit_agentrl.rollouts.env_slot import EnvSlot, Seat
@@ -59,7 +60,7 @@ class WorkerPool:
         self,
         env: EnvSpec,
         *,
-        tools: Sequence[str] = (),
+        tools: Sequence[ToolEntry] = (),
         num_workers: int,
         envs_per_worker: int = 1,
         timeout_s: float = 60.0,
@@ -101,7 +102,7 @@ class WorkerPool:
         self.class_path = env.class_path
         self._slots_per_worker = envs_per_worker
         self._start_timeout_s = start_timeout_s
-        self._preload = (env.class_path, *tools)
+        self._preload = (env.class_path, *map(tool_path, tools))
         config = WorkerConfig(env=env, tools=tuple(tools), max_output_chars=max_output_chars)
         self._config = frame_config(config)
         self._seats = [Seat(self) for _ in range(num_workers)]

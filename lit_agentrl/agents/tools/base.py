@@ -20,6 +20,8 @@ from lit_agentrl.agents.tools.signature import arguments_model, parameters_schem
 from lit_agentrl.types import ToolOutput, ToolSpec
 
 ToolFunction: TypeAlias = Callable[..., Any]
+ToolEntry: TypeAlias = str | Mapping[str, Any]
+"""An import path, or `{class_path: ..., init_args: {...}}` of a function that makes a tool."""
 
 _KEY = "agent.init_args.tools"
 _BUILTIN = "lit_agentrl.agents.tools"
@@ -65,18 +67,19 @@ def tool_spec(function: ToolFunction) -> ToolSpec:
 class ToolBox:
     """Tools by name. Whatever goes wrong in a call comes back as text for the model, never as an exception."""
 
-    def __init__(self, tools: Sequence[ToolFunction | str] = ()) -> None:
+    def __init__(self, tools: Sequence[ToolFunction | ToolEntry] = ()) -> None:
         """Collect tools.
 
         Args:
-            tools: Functions, or import paths such as `lit_agentrl.agents.tools.calculator.calculator`.
+            tools: Functions, import paths such as `lit_agentrl.agents.tools.calculator.calculator`, or mappings
+                `{class_path: ..., init_args: {...}}` of functions that make a tool.
 
         Raises:
             ValueError: A path leads to no function, a function cannot be a tool, or two tools share a name.
         """
         self._tools: dict[str, Tool] = {}
         for entry in tools:
-            tool = Tool.of(resolve_tool(entry) if isinstance(entry, str) else entry)
+            tool = Tool.of(entry if callable(entry) else resolve_tool(entry))
             if tool.spec.name in self._tools:
                 raise ValueError(f"{_KEY}: two tools are named {tool.spec.name!r}")
             self._tools[tool.spec.name] = tool
@@ -111,12 +114,40 @@ class ToolBox:
             return _error(f"{name}: {_describe(error)}", max_chars)
 
 
-def resolve_tool(path: str) -> ToolFunction:
-    """Import a tool by its path.
+def tool_path(entry: ToolEntry) -> str:
+    """Return the import path in an entry.
 
     Raises:
-        ValueError: The path leads to no function; names the closest ones that do.
+        ValueError: It is neither a path nor a mapping of the right form.
     """
+    path = entry if isinstance(entry, str) else entry.get("class_path")
+    if not isinstance(path, str) or (not isinstance(entry, str) and set(entry) - {"class_path", "init_args"}):
+        raise ValueError(f"{_KEY}: expected an import path or {{class_path: ..., init_args: ...}}, got {entry!r}")
+    return path
+
+
+def resolve_tool(entry: ToolEntry) -> ToolFunction:
+    """Import a tool by its path, or make it.
+
+    Raises:
+        ValueError: The path leads to no function (names the closest ones that do), or the arguments do not fit.
+    """
+    found = _import(tool_path(entry))
+    if isinstance(entry, str):
+        return found
+    path, arguments = tool_path(entry), entry.get("init_args") or {}
+    try:
+        model = arguments_model(found)
+        made: ToolFunction = found(**validated(model, arguments))
+    except ValidationError as error:
+        wrong = "; ".join(f"init_args.{argument} {text}" for argument, text in problems(model, error))
+        raise ValueError(f"{_KEY}: {path}: {wrong}") from None
+    if not callable(made):
+        raise ValueError(f"{_KEY}: {path} makes no tool, but {type(made).__name__}")
+    return made
+
+
+def _import(path: str) -> ToolFunction:
     module_name, _, attribute = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module_name), attribute) if module_name else None
