@@ -161,9 +161,9 @@ def miniwob() -> None:
     raw: dict[str, list[Callable[[], Any]]] = {
         "click": [lambda: page.mouse.click(*spot[1])],
         "type": [lambda: page.evaluate(focus), lambda: page.keyboard.type("keneth")],
-        "press": [lambda: page.keyboard.press("Tab")],
+        "press": [lambda: page.keyboard.press("Shift")],
     }
-    arguments = {"click": {"id": 1}, "type": {"id": 2, "text": "keneth"}, "press": {"key": "Tab"}}
+    arguments = {"click": {"id": 1}, "type": {"id": 2, "text": "keneth"}, "press": {"key": "Shift"}}
     for name, inputs in raw.items():
         call = ToolCall(id="c0", name=name, arguments=arguments[name])
         action = Action(message=Message.of("assistant", "", tool_calls=(call,)))

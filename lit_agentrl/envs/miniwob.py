@@ -81,7 +81,7 @@ class MiniWoB:
         screenshot: bool = False,
         max_page_chars: int = 6000,
         step_ms: int = 500,
-        timeout_s: float = 10.0,
+        timeout_s: float = 30.0,
     ) -> None:
         check_requirements(type(self))
         self._urls = all_pages()

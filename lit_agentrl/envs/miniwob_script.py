@@ -96,7 +96,7 @@ READER = """
     return [round(rect.left + rect.width / 2 + dx), round(rect.top + rect.height / 2 + dy)];
   };
   // Whether the element is what lies there.
-  const onTop = (element, [x, y]) => {
+  const uncovered = (element, [x, y]) => {
     const [dx, dy] = offsetOf(element), found = element.ownerDocument.elementFromPoint(x - dx, y - dy);
     return found !== null && (found === element || element.contains(found)) ? 1 : 0;
   };
@@ -106,7 +106,7 @@ READER = """
     const now = items.map(item => `${item[0]},${item[4]},${item[5]}`).join(' ');
     if (now !== places) {
       places = now;
-      tops = items.map(item => item[0] ? onTop(known[item[0] - 1], [item[4], item[5]]) : 0);
+      tops = items.map(item => item[0] ? uncovered(known[item[0] - 1], [item[4], item[5]]) : 0);
     }
     items.forEach((item, place) => item.push(tops[place]));
     return items;
@@ -273,7 +273,7 @@ READER = """
     element.scrollIntoView({block: 'center', inline: 'center', behavior: 'instant'});
     places = '';
     const found = point(element);
-    return [...found, onTop(element, found)];
+    return [...found, uncovered(element, found)];
   };
   agent.click = id => {
     const element = find(id);

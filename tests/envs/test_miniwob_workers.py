@@ -22,7 +22,7 @@ from lit_agentrl.rollouts.workers import WorkerPool
 from lit_agentrl.types import Action, Message, Sampling, ToolCall, Trajectory
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 2.0
+TIMEOUT_S = 6.0
 ARGUMENTS = {"tasks": ["click-test", "login-user"], "timeout_s": TIMEOUT_S}
 
 pytestmark = [
@@ -33,7 +33,7 @@ pytestmark = [
 
 def pool_of(**numbers):
     spec = EnvSpec(class_path="MiniWoB", init_args=ARGUMENTS)
-    return WorkerPool(spec, **{"num_workers": 1, "timeout_s": 30, **numbers})
+    return WorkerPool(spec, **{"num_workers": 1, "timeout_s": 60, **numbers})
 
 
 def processes():
@@ -67,7 +67,7 @@ def browsers_of(pid):
     ]
 
 
-def assert_gone(pids, within_s=5.0):
+def assert_gone(pids, within_s=10.0):
     deadline = time.monotonic() + within_s
     left = set(pids)
     while left and time.monotonic() < deadline:
@@ -96,7 +96,7 @@ async def opened(pool, seed=0):
     ("number", "cause"),
     [
         (signal.SIGKILL, "BrowserLostError: the browser was killed"),
-        (signal.SIGSTOP, "BrowserLostError: the browser gave no answer within 2 s"),
+        (signal.SIGSTOP, "BrowserLostError: the browser gave no answer within 6 s"),
     ],
 )
 def test_a_lost_browser_fails_the_episodes_that_use_it_and_is_replaced(pool, number, cause):
@@ -122,7 +122,7 @@ def test_a_lost_browser_fails_the_episodes_that_use_it_and_is_replaced(pool, num
 
     restarts = pool.stats.restarts
     lost, took = asyncio.run(run())
-    assert took < TIMEOUT_S + 1.5  # the timeout, a quarter of a second for noticing, and a busy machine
+    assert took < TIMEOUT_S + 3  # the timeout, a quarter of a second for noticing, and a busy machine
     assert_gone([lost])
     assert len(browsers_of(os.getpid())) == 1
     assert pool.stats.restarts == restarts  # the worker itself lives
@@ -208,7 +208,7 @@ def test_no_browser_outlives_the_trainer(end, tmp_path):
     assert_gone(started)
     # Nobody has the folder of this test in its environment any more, and closing removed the browsers' files.
     mark = f"TMPDIR={tmp_path}".encode()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 10
     while (left := [pid for pid in processes() if has_in_environment(pid, mark)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
