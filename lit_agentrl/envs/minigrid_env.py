@@ -68,7 +68,7 @@ class MiniGrid:
     traits = EnvTraits(deterministic=True, replay=True)
     requires = REQUIRES
     preload = ("minigrid",)
-    _prefixes = ("MiniGrid-", "BabyAI-")
+    _prefixes: tuple[str, ...] = ("MiniGrid-", "BabyAI-")
 
     def __init__(
         self,
