@@ -34,9 +34,11 @@ class JavaServer:
         jar: The library's jar. Its folder is the process's working directory.
         heap_mb: Limit of the heap; the process takes some 100 MB more.
         options: Further options of `java`.
+        first: A class that is loaded at once, without a limit of time: on a busy machine that takes longer than any
+            call later on.
     """
 
-    def __init__(self, jar: Path, *, heap_mb: int, options: Sequence[str] = ()) -> None:
+    def __init__(self, jar: Path, *, heap_mb: int, options: Sequence[str] = (), first: str | None = None) -> None:
         from py4j.java_gateway import launch_gateway
 
         self.name = jar.stem
@@ -54,6 +56,8 @@ class JavaServer:
         except (OSError, ValueError) as error:  # py4j reads a port from what never came
             raise JavaLostError(f"java does not start: try java {' '.join(command)} -version") from error
         self._finalizer = weakref.finalize(self, _end, self.process, os.getpid())
+        if first is not None:
+            self.make(first, timeout_s=None).close()
 
     @property
     def alive(self) -> bool:
@@ -149,12 +153,12 @@ class JavaObject:
 _SHARED: weakref.WeakValueDictionary[tuple[Path, int], JavaServer] = weakref.WeakValueDictionary()
 
 
-def shared_server(jar: Path, *, heap_mb: int, options: Sequence[str] = ()) -> JavaServer:
+def shared_server(jar: Path, *, heap_mb: int, first: str | None = None) -> JavaServer:
     """Return this process's server for a jar, started if need be. It ends when nobody refers to it any more."""
     key = (jar, os.getpid())
     server = _SHARED.get(key)
     if server is None or not server.alive:
-        server = _SHARED[key] = JavaServer(jar, heap_mb=heap_mb, options=options)
+        server = _SHARED[key] = JavaServer(jar, heap_mb=heap_mb, first=first)
     return server
 
 

@@ -306,7 +306,7 @@ class ScienceWorld:
     def _connect(self, *, timeout_s: float | None) -> JavaObject:
         if self._server is None or not self._server.alive:
             jar = jar_of("scienceworld", "scienceworld.jar")
-            self._server = JavaServer(jar, heap_mb=self.heap_mb, options=_OPTIONS)
+            self._server = JavaServer(jar, heap_mb=self.heap_mb, options=_OPTIONS, first=_INTERFACE)
             self._game = None
         return self._server.make(_INTERFACE, timeout_s=timeout_s)
 

@@ -233,7 +233,7 @@ class TextWorldExpress:
     def _connected(self) -> JavaObject:
         if self._game is None or self._server is None or not self._server.alive:
             jar = jar_of("textworld_express", "textworld-express.jar")
-            self._server = shared_server(jar, heap_mb=self.heap_mb)
+            self._server = shared_server(jar, heap_mb=self.heap_mb, first=_INTERFACE)
             self._game = self._server.make(_INTERFACE, timeout_s=self.timeout_s)
             self._loaded = ""
         return self._game

@@ -27,7 +27,7 @@ COIN = {"games": {"coin": {"numLocations": 2}}}
 
 @pytest.fixture
 def env():
-    made = TextWorldExpress(**COIN, timeout_s=2.0)
+    made = TextWorldExpress(**COIN, timeout_s=15.0)
     yield made
     made.close()
 
