@@ -70,7 +70,10 @@ def test_there_is_nothing_to_export(lit_agentrl, run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--warm_start.num_steps", 2), "error: warm_start goes before rollouts"),
+        (
+            ("--warm_start.num_steps", 2),
+            "error: warm_start.num_steps: demonstrations are shown by an environment to a language model",
+        ),
         (("--agent", "lit_agentrl.agents.tool_agent.ToolAgent"), "error: agent.class_path: ToolAgent speaks"),
         (("--model.init_args.actions", "[]"), "error: model.init_args.actions"),
         (("--data.init_args.max_new_tokens", 8), "data.init_args.max_new_tokens"),

@@ -11,7 +11,8 @@ from lit_agentrl.envs.browser import INSTALL, find_browser
 from lit_agentrl.policies.tiny import TinyPolicy
 from lit_agentrl.sweeping.plan import read_plan
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "configs"
 EXPERIMENTS = sorted((CONFIGS / "experiment").glob("*.yaml"))
 NO_BROWSER = pytest.mark.skipif(find_browser() is None, reason=f"no Chromium: {INSTALL}")
 JAVA = {"science", "science_full", "text_games"}
@@ -49,10 +50,14 @@ def test_experiments_parse(lit_agentrl, tmp_path, path):
 
 
 @pytest.mark.parametrize("path", ABLATIONS, ids=name)
-def test_every_variant_of_an_ablation_parses(lit_agentrl, tmp_path, path):
+def test_every_variant_of_an_ablation_parses(lit_agentrl, path):
     plan = read_plan(path)
     for variant, overrides in plan.variants.items():
-        outcome = lit_agentrl("fit", "--config", plan.base, *overrides, "--print_config", cwd=tmp_path)
+        files = [override.removeprefix("--model=") for override in overrides if override.startswith("--model=")]
+        assert all((ROOT / file).is_file() for file in files), variant
+        if files and not any(override.startswith(("--model.", "--data.")) for override in overrides):
+            continue  # just an algorithm's file, which is run below
+        outcome = lit_agentrl("fit", "--config", plan.base, *overrides, "--print_config", cwd=ROOT)
         assert outcome.code == 0, f"{variant}: {outcome.output}"
 
 
