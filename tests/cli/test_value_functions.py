@@ -72,7 +72,7 @@ def test_there_is_nothing_to_export(lit_agentrl, run, tmp_path):
     [
         (
             ("--warm_start.num_steps", 2),
-            "error: warm_start.num_steps: demonstrations are shown by an environment to a language model",
+            "error: warm_start.num_steps: demonstrations are shown by",
         ),
         (("--agent", "lit_agentrl.agents.tool_agent.ToolAgent"), "error: agent.class_path: ToolAgent speaks"),
         (("--model.init_args.actions", "[]"), "error: model.init_args.actions"),

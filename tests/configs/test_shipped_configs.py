@@ -89,6 +89,9 @@ def test_experiments_run(lit_agentrl, tmp_path, path):
     settings, policy = yaml.safe_load(path.read_text()), ("--policy", CONFIGS / "policy/tiny.yaml")
     if settings["data"]["class_path"].endswith("PreferenceDataModule"):
         small = {key: value for key, value in small.items() if not key.startswith(("data.", "warm_start."))}
+    if settings["data"]["class_path"].endswith("DemonstrationDataModule"):
+        small = {key: value for key, value in small.items() if "group" not in key and "warm_start" not in key}
+        small |= {"data.init_args.batch_size": 2, "data.init_args.batches_per_epoch": 2}
     if "policy" not in settings:  # a value function: no language model, no tokens, no demonstrations
         policy = ()
         kept = ("trainer", "data.init_args.num_workers", "data.init_args.max_conc", "data.init_args.num_val")
