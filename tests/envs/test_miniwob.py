@@ -21,6 +21,7 @@ DOZEN = [
     *("click-pie", "terminal", "social-media", "simon-says", "flight.Alaska"),
 ]
 
+# Slow, that is apart from the others: playwright leaves an event loop running in the process that it is used in.
 needs_browser = pytest.mark.skipif(browser.find_browser() is None, reason=f"no Chromium: {browser.INSTALL}")
 
 
@@ -60,12 +61,14 @@ def replies(shown):
     return [Action(message=message) for message in shown.messages if message.role == "assistant"]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_it_keeps_the_contract():
     arguments = {"tasks": ["click-button"], "max_steps": 3}
     check_environment(EnvSpec(class_path="MiniWoB", init_args=arguments), seeds=range(2), tools=())
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("page", sorted(SOLVERS))
 def test_demonstrations_are_solved_episodes(env, page):
@@ -79,6 +82,7 @@ def test_demonstrations_are_solved_episodes(env, page):
         assert tuple(read) == shown.messages
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_page_is_numbered_lines(env):
     opening = env.reset(task_of("login-user", 3))
@@ -97,6 +101,7 @@ def test_a_page_is_numbered_lines(env):
     assert over.reward_parts == {"solved": 1.0, "invalid_actions": 0.0, "pages_cut": 0.0}
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_wrong_end_is_the_benchmarks_minus_one(env):
     env.reset(task_of("login-user", 3))
@@ -104,6 +109,7 @@ def test_a_wrong_end_is_the_benchmarks_minus_one(env):
     assert (over.reward, over.success, over.terminated) == (-1.0, False, True)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_partial_reward_is_kept_and_no_success(env):
     env.reset(task_of("click-checkboxes", 3))  # five boxes, four to be selected
@@ -112,6 +118,7 @@ def test_partial_reward_is_kept_and_no_success(env):
     assert over.success is False
 
 
+@pytest.mark.slow
 @needs_browser
 def test_done_and_running_out_of_steps_are_failures(env):
     env.reset(task_of("click-test"))
@@ -125,6 +132,7 @@ def test_done_and_running_out_of_steps_are_failures(env):
     short.close()
 
 
+@pytest.mark.slow
 @needs_browser
 def test_thinking_costs_nothing(env):
     # 30 actions of half a second are more than the benchmark's ten seconds; the reward of a solved task stays 1.
@@ -136,6 +144,7 @@ def test_thinking_costs_nothing(env):
     patient.close()
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_pages_clock_is_the_actions(env):
     # "Click button ONE, wait 2 seconds, then click button TWO": four actions of half a second, whatever they take.
@@ -168,6 +177,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize(("name", "arguments", "told"), WRONG)
 def test_what_cannot_be_done_is_told_and_counted(env, name, arguments, told):
@@ -179,6 +189,7 @@ def test_what_cannot_be_done_is_told_and_counted(env, name, arguments, told):
     assert env.step(calls(("done", {}))).reward_parts["invalid_actions"] == 1.0
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_reply_that_is_no_call_or_an_unreadable_one_is_told(env):
     env.reset(task_of("click-test"))
@@ -189,6 +200,7 @@ def test_a_reply_that_is_no_call_or_an_unreadable_one_is_told(env):
     assert env.step(calls(("click", {"id": 1}))).reward_parts["invalid_actions"] == 2.0
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_reply_holds_ten_actions_at_most(env):
     env.reset(task_of("enter-text"))
@@ -198,6 +210,7 @@ def test_a_reply_holds_ten_actions_at_most(env):
     assert '[1] field "9"' in texts(result)[11]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_lists_scrolling_and_keys(env):
     opening = env.reset(task_of("choose-list", 3)).messages[0].text
@@ -223,6 +236,7 @@ def test_lists_scrolling_and_keys(env):
     assert texts(env.step(calls(("type", {"id": 1, "text": ""}))))[0].startswith("[1] field focused")
 
 
+@pytest.mark.slow
 @needs_browser
 def test_pixels_can_be_clicked(env):
     env.reset(task_of("click-test", 1))
@@ -230,6 +244,7 @@ def test_pixels_can_be_clicked(env):
     assert env.step(calls(("click_at", {"x": int(item.x), "y": int(item.y)}))).reward == 1.0
 
 
+@pytest.mark.slow
 @needs_browser
 def test_reload_begins_anew_and_going_back_leaves_the_task(env):
     opening = env.reset(task_of("login-user", 3)).messages[0].text
@@ -241,6 +256,7 @@ def test_reload_begins_anew_and_going_back_leaves_the_task(env):
     assert (over.reward, over.terminated, over.observation) == (-1.0, True, None)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_covered_element_is_reached(env):
     # Most posts of the feed lie below the edge of its scrolling box.
@@ -250,6 +266,7 @@ def test_a_covered_element_is_reached(env):
     assert "Error" not in texts(env.step(calls(("click", {"id": below[0].id}))))[0]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_huge_page_is_cut_with_a_marker_and_counted():
     small = MiniWoB(max_page_chars=300)
@@ -272,6 +289,7 @@ def test_lines_are_cut_between_two_elements():
     assert Reading(query="?").text(100) == ("(nothing)", False)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_screenshot_can_be_had():
     seeing = MiniWoB(screenshot=True)
@@ -286,6 +304,7 @@ def test_a_screenshot_can_be_had():
 SPLITS = ("train", "val", "test")
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("page", ["enter-text", "focus-text", "flight.Alaska"])
 def test_splits_show_nothing_in_common(page):
@@ -301,6 +320,7 @@ def test_splits_show_nothing_in_common(page):
     env.close()
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.slow
 def test_every_page_has_tasks_for_every_split():
@@ -313,6 +333,7 @@ def test_every_page_has_tasks_for_every_split():
     env.close()
 
 
+@pytest.mark.slow
 @needs_browser
 def test_held_out_tasks_go_through_the_pages_in_order():
     env = MiniWoB(tasks=("guess-number", "hot-cold", "terminal"))
@@ -332,7 +353,7 @@ def play(env, page, steps, seed=5):
     return seen
 
 
-@pytest.mark.slow  # on two busy cores a page is now and then read before it is drawn
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("page", DOZEN)
 def test_a_dozen_pages_reset_and_step_alike_in_two_tabs(env, page):
@@ -344,6 +365,7 @@ def test_a_dozen_pages_reset_and_step_alike_in_two_tabs(env, page):
     other.close()
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.slow
 def test_every_page_resets_and_steps_alike_in_two_tabs():
@@ -384,6 +406,7 @@ def test_a_missing_package_is_said_in_one_line(monkeypatch, package):
         EnvSpec(class_path="MiniWoB").check()
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize(
     ("arguments", "told"),
@@ -402,6 +425,7 @@ def test_arguments_are_checked(arguments, told):
         MiniWoB(**arguments)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_task_of_another_version_and_a_page_without_a_script_are_named(env):
     with pytest.raises(ValueError, match="the installed miniwob has no page 'gone'"):
