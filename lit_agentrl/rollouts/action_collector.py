@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from lit_agentrl.agents.action_agent import ActionAgent
 from lit_agentrl.engines.batching import LockstepBatcher
-from lit_agentrl.protocols import EpisodeFailedError
 from lit_agentrl.rewards.terms import RewardTerms
-from lit_agentrl.rollouts.collector import EpisodeListener, _OutsideHandle, run_coroutine
+from lit_agentrl.rollouts.collector import EpisodeListener, empty_groups, run_lanes, running_episode
 from lit_agentrl.rollouts.rollout import Rollout
 from lit_agentrl.rollouts.workers import WorkerPool
 from lit_agentrl.seeding import derive_seed
@@ -97,11 +96,7 @@ class ActionCollector:
     ) -> Rollout:
         """Run `group_size` episodes of each task; `sampling.temperature` acts on values. See `RolloutCollector`."""
         started = time.perf_counter()
-        groups = [TrajectoryGroup(group=group, task=task) for group, task in tasks]
-        for group in groups:
-            group.trajectories = [
-                Trajectory(task=group.task, group=group.group, sample=sample) for sample in range(group_size)
-            ]
+        groups = empty_groups(tasks, group_size=group_size)
         explore = _Explore(phase=phase, index=index, epsilon=0.0, temperature=sampling.temperature)
         queue = iter([trajectory for group in groups for trajectory in group.trajectories])
 
@@ -168,7 +163,6 @@ class ActionCollector:
         return self._rollout(groups, phase="train", index=index, started=started), transitions
 
     def _run(self, lanes: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        """Run lanes at the same time, no more than there are slots: one that waited would hold up all the others."""
         self._stats = EngineStats()
         self._batcher = LockstepBatcher(self._choose)
 
@@ -176,16 +170,7 @@ class ActionCollector:
             async with self._batcher.episode():
                 await lane()
 
-        async def everything() -> None:
-            await self._pool.start()
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    for lane in lanes[: self._pool.num_slots]:
-                        tasks.create_task(live(lane))
-            except BaseExceptionGroup as group:
-                raise group.exceptions[0] from None
-
-        run_coroutine(everything())
+        run_lanes(self._pool, [partial(live, lane) for lane in lanes])
 
     def _rollout(self, groups: list[TrajectoryGroup], *, phase: Phase, index: int, started: float) -> Rollout:
         wall_s = time.perf_counter() - started
@@ -199,7 +184,6 @@ class ActionCollector:
             self._stats.seconds += time.perf_counter() - started
 
     async def _run_episode(self, trajectory: Trajectory, explore: _Explore) -> list[Transition]:
-        started = time.perf_counter()
         path = (trajectory.group, trajectory.sample, trajectory.attempt)
 
         async def choose(observation: Observation, turn: int) -> str:
@@ -213,33 +197,16 @@ class ActionCollector:
                 )
             )
 
-        async with self._batcher.outside():
-            slot = await self._pool.acquire()
-        try:
-            transitions = await self._agent.play(
-                trajectory, _OutsideHandle(slot, self._batcher), choose, version=self._version
-            )
-            return self._with_terms(trajectory, transitions)
-        except EpisodeFailedError as error:
-            trajectory.status, trajectory.cause = "failed", str(error)
-            # Whatever was earned before says nothing about an episode whose end is unknown.
-            trajectory.reward, trajectory.reward_parts, trajectory.success = 0.0, {}, False
+        transitions: list[Transition] = []
+        async with running_episode(trajectory, pool=self._pool, lockstep=self._batcher, rewards=self._rewards) as env:
+            transitions = await self._agent.play(trajectory, env, choose, version=self._version)
+            earned = trajectory.reward
+        if trajectory.status == "failed":
             return []
-        finally:
-            trajectory.outputs_cut = slot.outputs_cut
-            trajectory.wall_s = time.perf_counter() - started
-            slot.release()
-
-    def _with_terms(self, trajectory: Trajectory, transitions: list[Transition]) -> list[Transition]:
-        """Add the reward terms; what an episode earns beside its steps is paid at the last one."""
-        if self._rewards is None:
-            return transitions
-        before = trajectory.reward
-        self._rewards.add_to(trajectory)
-        if trajectory.reward == before:
-            return transitions
-        last = transitions[-1]
-        return [*transitions[:-1], dataclasses.replace(last, reward=last.reward + trajectory.reward - before)]
+        if trajectory.reward != earned:  # what an episode earns beside its steps is paid at the last one
+            last = transitions[-1]
+            transitions[-1] = dataclasses.replace(last, reward=last.reward + trajectory.reward - earned)
+        return transitions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 from lit_agentrl.agents.base import Agent
@@ -108,11 +108,7 @@ class RolloutCollector:
         """
         started = time.perf_counter()
         self._engine.reset()
-        groups = [TrajectoryGroup(group=group, task=task) for group, task in tasks]
-        for group in groups:
-            group.trajectories = [
-                Trajectory(task=group.task, group=group.group, sample=sample) for sample in range(group_size)
-            ]
+        groups = empty_groups(tasks, group_size=group_size)
         queue = iter([trajectory for group in groups for trajectory in group.trajectories])
 
         async def lane() -> None:
@@ -124,17 +120,7 @@ class RolloutCollector:
                     if listener is not None:
                         listener(trajectory)
 
-        async def everything() -> None:
-            await self._pool.start()
-            count = min(self._max_concurrent, self._pool.num_slots, len(groups) * group_size)
-            try:
-                async with asyncio.TaskGroup() as lanes:
-                    for _ in range(count):
-                        lanes.create_task(lane())
-            except BaseExceptionGroup as group:
-                raise group.exceptions[0] from None
-
-        run_coroutine(everything())
+        run_lanes(self._pool, [lane] * min(self._max_concurrent, len(groups) * group_size))
         stats = self._engine.stats
         self._engine.reset()  # gives memory back before training needs it
         return Rollout(
@@ -146,34 +132,73 @@ class RolloutCollector:
         )
 
     async def _run_episode(self, trajectory: Trajectory, phase: Phase, index: int, sampling: Sampling) -> None:
-        started = time.perf_counter()
-        async with self._engine.outside():
-            slot = await self._pool.acquire()
-        context = EpisodeContext(
-            env=_OutsideHandle(slot, self._engine),
-            engine=self._engine,
-            chat=self._chat,
-            tools=self._pool.tool_specs,
-            sampling=sampling,
-            max_context=self._max_context,
-            phase=phase,
-            run_seed=self._run_seed,
-            rollout=index,
-        )
-        try:
+        async with running_episode(trajectory, pool=self._pool, lockstep=self._engine, rewards=self._rewards) as env:
+            context = EpisodeContext(
+                env=env,
+                engine=self._engine,
+                chat=self._chat,
+                tools=self._pool.tool_specs,
+                sampling=sampling,
+                max_context=self._max_context,
+                phase=phase,
+                run_seed=self._run_seed,
+                rollout=index,
+            )
             await self._agent.run(trajectory, context)
-            _check_finite(trajectory, self._pool.class_path)
-            if self._rewards is not None:
-                self._rewards.add_to(trajectory)
-                _check_finite(trajectory, self._pool.class_path)
-        except EpisodeFailedError as error:
-            trajectory.status, trajectory.cause = "failed", str(error)
-            # Whatever was earned before says nothing about an episode whose end is unknown.
-            trajectory.reward, trajectory.reward_parts, trajectory.success = 0.0, {}, False
-        finally:
-            trajectory.outputs_cut = slot.outputs_cut
-            trajectory.wall_s = time.perf_counter() - started
-            slot.release()
+
+
+def empty_groups(tasks: Sequence[tuple[int, Task]], *, group_size: int) -> list[TrajectoryGroup]:
+    """Return a group of trajectories to be run for each (group, task)."""
+    return [
+        TrajectoryGroup(
+            group=group,
+            task=task,
+            trajectories=[Trajectory(task=task, group=group, sample=sample) for sample in range(group_size)],
+        )
+        for group, task in tasks
+    ]
+
+
+def run_lanes(pool: WorkerPool, lanes: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Run coroutines at the same time, no more than there are slots: one that waited would hold up all the others."""
+
+    async def everything() -> None:
+        await pool.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for lane in lanes[: pool.num_slots]:
+                    tasks.create_task(lane())
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    run_coroutine(everything())
+
+
+@asynccontextmanager
+async def running_episode(
+    trajectory: Trajectory, *, pool: WorkerPool, lockstep: Lockstep, rewards: RewardTerms | None
+) -> AsyncIterator[EnvHandle]:
+    """Give the body an environment; afterwards add the reward terms, or mark the trajectory as failed.
+
+    A body that ends with `EpisodeFailedError` ends here: a failed episode is data, not a crash.
+    """
+    started = time.perf_counter()
+    async with lockstep.outside():
+        slot = await pool.acquire()
+    try:
+        yield _OutsideHandle(slot, lockstep)
+        _check_finite(trajectory, pool.class_path)
+        if rewards is not None:
+            rewards.add_to(trajectory)
+            _check_finite(trajectory, pool.class_path)
+    except EpisodeFailedError as error:
+        trajectory.status, trajectory.cause = "failed", str(error)
+        # Whatever was earned before says nothing about an episode whose end is unknown.
+        trajectory.reward, trajectory.reward_parts, trajectory.success = 0.0, {}, False
+    finally:
+        trajectory.outputs_cut = slot.outputs_cut
+        trajectory.wall_s = time.perf_counter() - started
+        slot.release()
 
 
 def _check_finite(trajectory: Trajectory, env: str) -> None:
