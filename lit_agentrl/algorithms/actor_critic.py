@@ -38,7 +38,7 @@ class ActorCritic(PolicyGradient):
         kwargs: See `PolicyGradient`.
     """
 
-    has_critic = True
+    gives_values = True
     summed_terms = PolicyGradient.summed_terms | {"value_loss"}
 
     def __init__(

@@ -48,7 +48,7 @@ class ArCHer(PolicyGradient):
         kwargs: See `PolicyGradient`.
     """
 
-    has_critic = True
+    gives_values = True
     summed_terms = PolicyGradient.summed_terms | {"q_loss", "v_loss", "cql"}
 
     def __init__(

@@ -58,7 +58,7 @@ class Distillation(PolicyGradient):
         kwargs: See `PolicyGradient`.
     """
 
-    has_critic = True
+    gives_values = True
 
     def __init__(
         self,

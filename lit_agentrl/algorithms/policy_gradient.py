@@ -49,7 +49,7 @@ class PolicyGradient(OnPolicyAlgorithm):
     """
 
     summed_terms = frozenset({"imitation"})
-    has_critic: bool = False
+    gives_values: bool = False
     """Whether `state_values` gives values."""
     coefficients: Tensor
     """[2] float64: of the KL and of the entropy; they move where a target is set."""
@@ -79,7 +79,7 @@ class PolicyGradient(OnPolicyAlgorithm):
                 "model.init_args.aggregation_constant belongs to model.init_args.aggregation: constant; set both or "
                 "neither"
             )
-        if advantage.needs_values and not self.has_critic:
+        if advantage.needs_values and not self.gives_values:
             raise ValueError(
                 f"model.init_args.advantage: {type(advantage).__name__} reads a critic, and model.class_path "
                 f"{type(self).__name__} has none; use lit_agentrl.algorithms.actor_critic.ActorCritic"

@@ -26,8 +26,6 @@ TIMEOUT_S = 6.0
 ARGUMENTS = {"tasks": ["click-test", "login-user"], "timeout_s": TIMEOUT_S}
 
 pytestmark = [
-    # It counts the browsers of the whole machine: not beside other tests that use one.
-    pytest.mark.slow,
     pytest.mark.skipif(browser.find_browser() is None, reason=f"no Chromium: {browser.INSTALL}"),
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
 ]

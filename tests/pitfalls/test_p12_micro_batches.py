@@ -139,7 +139,7 @@ def test_shared_prompts_computed_once_or_per_row_give_the_same_gradient(policy):
 def test_of_every_policy_gradient(policy, make, share_prefixes):
     algorithm = make(policy, share_prefixes=share_prefixes, seed=0)
     algorithm.configure_model()
-    if algorithm.has_critic:
+    if algorithm.gives_values:
         torch.nn.init.constant_(algorithm.critic.head.weight, 0.1)
     rollout = ragged_rollout()
     rollout.trajectories[0].success = True

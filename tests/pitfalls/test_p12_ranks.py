@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from rank_gradients import every
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "support" / "rank_gradients.py"
-sys.path.insert(0, str(SCRIPT.parent))
-NAMES = sorted(__import__("rank_gradients").every(""))
+NAMES = sorted(every(""))
 
 
 def run(ranks, budget, path):

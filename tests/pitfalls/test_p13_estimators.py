@@ -25,7 +25,7 @@ def episode(rewards, *, sample=0, tokens=((2, 3), (4,), (5, 6)), keys="abc"):
 class Flat(PolicyGradient):
     """A critic that says 0.5 before the first turn, 0.25 before the second and 1 before the third."""
 
-    has_critic = True
+    gives_values = True
 
     def state_values(self, rollout, batch):
         of_turn = torch.tensor([0.5, 0.25, 1.0, 0.0])

@@ -160,7 +160,7 @@ def test_weights_of_whole_episodes_correct_for_another_sampler(tree, correction)
 class WithValues(PolicyGradient):
     """Reads given values, by what was said before a token, in place of a critic."""
 
-    has_critic = True
+    gives_values = True
     values: dict
 
     def state_values(self, rollout, batch):

@@ -1,12 +1,10 @@
 """P36 for value functions: replay buffer, priorities, target network and exploration survive a kill at any moment."""
 
-import csv
 import json
 
 import pytest
-import torch
+from resumed import assert_same, checkpoint, columns, trajectories
 
-TIMING = ("seconds", "per_s", "engine_share")
 CONFIG = """
 seed_everything: 3
 milestones: true
@@ -45,43 +43,9 @@ def reference(_command_line, config, tmp_path_factory):
     return folder / "run"
 
 
-def state(run):
-    """Everything in the last checkpoint but what Lightning counts for itself."""
-    saved = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
-    return {key: value for key, value in saved.items() if key != "loops"}
-
-
-def columns(path):
-    with path.open(newline="") as file:
-        return [{key: value for key, value in row.items() if not key.endswith(TIMING)} for row in csv.DictReader(file)]
-
-
-def trajectories(run):
-    return {
-        path.name: [json.loads(line) | {"wall_s": None} for line in path.read_text().splitlines()]
-        for path in sorted((run / "trajectories").iterdir())
-    }
-
-
-def assert_same(left, right, place=""):
-    assert type(left) is type(right), place
-    if isinstance(left, torch.Tensor):
-        assert torch.equal(left, right), place
-    elif isinstance(left, dict):
-        assert left.keys() == right.keys(), place
-        for key in left:
-            assert_same(left[key], right[key], f"{place}/{key}")
-    elif isinstance(left, list | tuple):
-        assert len(left) == len(right), place
-        for number, pair in enumerate(zip(left, right, strict=True)):
-            assert_same(*pair, f"{place}/{number}")
-    else:
-        assert left == right, place
-
-
 def test_the_reference_learns_something(reference):
     """Otherwise equal weights would prove nothing."""
-    saved = state(reference)
+    saved = checkpoint(reference)
     replay = saved["ReplayDataModule"]["replay"]
     assert replay["added"] >= 180
     assert len(replay["columns"]["reward"]) == 100
@@ -113,7 +77,7 @@ def test_killed_and_resumed(lit_agentrl, config, reference, tmp_path, event, cou
     assert killed.code == -9, killed.output
     resumed = lit_agentrl(*command, "--resume", "true")
     assert resumed.code == 0, resumed.output
-    assert_same(state(run), state(reference))
+    assert_same(checkpoint(run), checkpoint(reference))
     assert columns(run / "metrics.csv") == columns(reference / "metrics.csv")
     assert trajectories(run) == trajectories(reference)
     assert (run / "milestones.json").read_text() == (reference / "milestones.json").read_text()
