@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from lit_agentrl.agents.base import Agent
-from lit_agentrl.agents.context import EpisodeContext
-from lit_agentrl.agents.tool_agent import record_step
+from lit_agentrl.agents.context import EpisodeContext, record_step
 from lit_agentrl.protocols import EnvHandle
 from lit_agentrl.types import Action, Completion, Message, Observation, Trajectory, Transition, Turn
 

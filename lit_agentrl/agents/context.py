@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_agentrl.policies.chat import ChatFormat
-from lit_agentrl.protocols import Engine, EnvHandle
+from lit_agentrl.protocols import Engine, EnvHandle, EpisodeFailedError
 from lit_agentrl.seeding import derive_seed
-from lit_agentrl.types import Completion, GenerationRequest, Phase, Sampling, ToolSpec, Trajectory
+from lit_agentrl.types import Completion, GenerationRequest, Phase, Sampling, StepResult, ToolSpec, Trajectory, Turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,3 +62,23 @@ class EpisodeContext:
         if completion.stop_reason == "length" and room < self.sampling.max_new_tokens:
             return dataclasses.replace(completion, stop_reason="context")
         return completion
+
+
+def record_step(result: StepResult, turn: Turn, trajectory: Trajectory) -> None:
+    """Take a step's reward and end into the trajectory.
+
+    Raises:
+        EpisodeFailedError: The environment goes on without an observation.
+    """
+    ended = result.terminated or result.truncated
+    if result.observation is None and not ended:
+        raise EpisodeFailedError("step: the environment gave no observation, though the episode is not over")
+    turn.reward = result.reward
+    turn.reward_parts = dict(result.reward_parts)
+    trajectory.reward += result.reward
+    for name, part in result.reward_parts.items():
+        trajectory.reward_parts[name] = trajectory.reward_parts.get(name, 0.0) + part
+    if ended:
+        trajectory.success = bool(result.success)
+        trajectory.status = "completed" if result.terminated else "truncated"
+        trajectory.cause = "" if result.terminated else "ended by the environment's limit"

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lit_agentrl.agents.base import Agent
-from lit_agentrl.agents.context import EpisodeContext
-from lit_agentrl.protocols import EpisodeFailedError
+from lit_agentrl.agents.context import EpisodeContext, record_step
 from lit_agentrl.types import Action, Message, StepResult, ToolCall, ToolSpec, Trajectory, Turn
 
 
@@ -128,26 +127,6 @@ class ToolAgent(Agent):
         if not env_calls:
             return answers, None
         return answers, Action(message=dataclasses.replace(reply, tool_calls=tuple(env_calls)))
-
-
-def record_step(result: StepResult, turn: Turn, trajectory: Trajectory) -> None:
-    """Take a step's reward and end into the trajectory.
-
-    Raises:
-        EpisodeFailedError: The environment goes on without an observation.
-    """
-    ended = result.terminated or result.truncated
-    if result.observation is None and not ended:
-        raise EpisodeFailedError("step: the environment gave no observation, though the episode is not over")
-    turn.reward = result.reward
-    turn.reward_parts = dict(result.reward_parts)
-    trajectory.reward += result.reward
-    for name, part in result.reward_parts.items():
-        trajectory.reward_parts[name] = trajectory.reward_parts.get(name, 0.0) + part
-    if ended:
-        trajectory.success = bool(result.success)
-        trajectory.status = "completed" if result.terminated else "truncated"
-        trajectory.cause = "" if result.terminated else "ended by the environment's limit"
 
 
 def _in_call_order(reply: Message, answers: Mapping[str, Message], result: StepResult | None) -> tuple[Message, ...]:

@@ -156,10 +156,9 @@ class BFCLMultiTurn:
         return StepResult(
             observation=None,
             reward=float(success) + self.turn_weight * share,
-            reward_parts={"solved": float(success), "turns": share},
+            reward_parts={"solved": float(success), "turns": share, "invalid_actions": float(episode.refused)},
             terminated=True,
             success=success,
-            info={"refused_calls": episode.refused},
         )
 
     def close(self) -> None:

@@ -150,7 +150,7 @@ class BFCLMemory:
 
     def demonstrate(self, task: Task, tools: Sequence[ToolSpec] = ()) -> Demonstration:
         """Show a search for the question, the entry that holds the answer, and the answer."""
-        own = type(self)(extra_words=self.extra_words, max_steps=self.max_steps)
+        own = type(self)(extra_words=self.extra_words, max_steps=max(self.max_steps, 4))  # it needs up to three calls
         messages = list(own.reset(task).messages)
         question = _questions()[task.id]
         key = _key_of(question)

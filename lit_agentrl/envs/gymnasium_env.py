@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.gymnasium_text import game_text, read_action
 from lit_agentrl.envs.splits import draw_until
 from lit_agentrl.seeding import derive_seed
@@ -14,6 +15,7 @@ from lit_agentrl.types import Action, EnvTraits, Message, Observation, Split, St
 _DEFAULT_MAX_STEPS = 100
 _MAX_DRAWS = 1000
 _MAX_ERROR_CHARS = 60
+REQUIRES = {"gymnasium": "pip install 'lit_agentrl[games]'"}
 
 
 class GymnasiumEnv:
@@ -42,6 +44,8 @@ class GymnasiumEnv:
 
     preload = ("gymnasium",)
 
+    requires = REQUIRES
+
     def __init__(
         self,
         id: str,
@@ -55,7 +59,8 @@ class GymnasiumEnv:
     ) -> None:
         if max_steps is not None and max_steps < 1:
             raise ValueError(f"env.init_args.max_steps is {max_steps}: it must be at least 1, or null")
-        self._gymnasium = _import_gymnasium()
+        check_requirements(type(self))
+        self._gymnasium = importlib.import_module("gymnasium")
         self.traits = EnvTraits(deterministic=deterministic, replay=deterministic)
         self.id = id
         self._env = self._make(options or {})
@@ -133,7 +138,7 @@ class GymnasiumEnv:
             terminated=terminated,
             truncated=truncated,
             success=None if self._running else self._solved(reward, terminated),
-            info={} if number is not None else {"invalid_action": True},
+            reward_parts={"invalid_actions": float(number is None)},
         )
 
     def close(self) -> None:
@@ -183,10 +188,3 @@ class GymnasiumEnv:
 def _sample_of(space: Any) -> Any:
     space.seed(0)
     return space.sample()
-
-
-def _import_gymnasium() -> Any:
-    try:
-        return importlib.import_module("gymnasium")
-    except ModuleNotFoundError:
-        raise ValueError("env.class_path: GymnasiumEnv needs gymnasium: pip install 'lit_agentrl[games]'") from None

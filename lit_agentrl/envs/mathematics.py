@@ -180,7 +180,7 @@ class MathProblems(_OneAnswer):
             return super()._is_right(answer, gold)
         if is_word(gold):
             return word_match(answer, gold)
-        return is_checkable(answer, gold) and bool(self._grader(answer, gold))
+        return word_match(answer, gold) or (is_checkable(answer, gold) and bool(self._grader(answer, gold)))
 
 
 def _divided(

@@ -160,7 +160,7 @@ class MiniGrid:
             terminated=terminated,
             truncated=truncated,
             success=None if self._running else reward > 0,
-            info={} if number is not None else {"invalid_action": True},
+            reward_parts={"invalid_actions": float(number is None)},
         )
 
     def close(self) -> None:

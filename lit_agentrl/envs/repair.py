@@ -31,6 +31,8 @@ _MAX_LINES = 200
 _MAX_HITS = 40
 _MAX_SHOWN_FAILURES = 5
 _DONE = "Done."
+_EPISODE = ("_bug", "_files", "_given", "_steps", "_refused")
+"""The state of a running episode."""
 
 
 class PackageRepair:
@@ -39,7 +41,7 @@ class PackageRepair:
     The observation offers tools to list, read, search and edit the package's files and to run its tests. A reply
     without calls ends the episode; the tests then decide. Files are texts in this process, and only tests run code, in
     the sandbox. Tests are not among the files: they can be run but neither read nor changed. `success` and a reward of
-    1 need every test that passes on the published package.
+    1 need every test of the broken file and of edited ones that passes on the published package.
 
     Args:
         folder: What `python -m lit_agentrl.envs.repair build` wrote.
@@ -137,10 +139,14 @@ class PackageRepair:
         return StepResult(
             observation=None,
             reward=float(success),
-            reward_parts={"solved": float(success), "fixed": fixed, "kept": kept},
+            reward_parts={
+                "solved": float(success),
+                "fixed": fixed,
+                "kept": kept,
+                "refused_edits": float(self._refused),
+            },
             terminated=True,
             success=success,
-            info={"refused_edits": self._refused},
         )
 
     def close(self) -> None:
@@ -150,6 +156,7 @@ class PackageRepair:
 
     def demonstrate(self, task: Task, tools: Sequence[ToolSpec] = ()) -> Demonstration:
         """Show the tests, the place, the published line put back, the tests again, and the end."""
+        running = {name: getattr(self, name, None) for name in _EPISODE}
         opening = self.reset(task)
         bug = self._bug
         assert bug is not None
@@ -165,7 +172,7 @@ class PackageRepair:
             shown = call_message([(name, arguments)], number=len(messages))
             messages += [shown, *self._answers(shown.tool_calls)]
         messages.append(Message.of("assistant", _DONE))
-        self._bug = None
+        vars(self).update(running)
         return Demonstration(task=task, messages=tuple(messages), tools=(*tools, *opening.tools))
 
     def list_files(self) -> str:

@@ -27,7 +27,8 @@ def main():
     out = os.dup(1)
     here = os.getpid()
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    sys.path[:0] = ["/sandbox/code", "/sandbox/" + folder]
+    work = os.getcwd()
+    sys.path[:0] = [work + "/code", work + "/" + folder]
     import pytest
     passed, failed = [], {{}}
     class Listener:
@@ -42,7 +43,7 @@ def main():
                 failed[report.nodeid.partition("/")[2] or report.nodeid] = str(report.longrepr)[-{tail}:]
     reached = __import__(module).reached
     pytest.main(["--assert=plain", "-p", "no:cacheprovider", "-p", "no:terminal",
-                 "--rootdir=/sandbox", "/sandbox/" + folder], plugins=[Listener()])
+                 "--rootdir=" + work, work + "/" + folder], plugins=[Listener()])
     if os.getpid() == here:
         text = json.dumps({{"passed": passed, "failed": failed, "reached": reached}})
         os.write(out, ("\\n" + word + text + "\\n").encode(errors="replace"))

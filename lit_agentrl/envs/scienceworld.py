@@ -246,7 +246,7 @@ class ScienceWorld:
             terminated=terminated,
             truncated=truncated,
             success=score >= 1.0 if ended else None,
-            info={"invalid_action": True} if invalid else {},
+            reward_parts={"invalid_actions": float(invalid)},
         )
 
     def close(self) -> None:

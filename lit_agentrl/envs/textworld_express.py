@@ -177,7 +177,7 @@ class TextWorldExpress:
             terminated=terminated,
             truncated=truncated,
             success=bool(shown["tasksuccess"]) and not lost if ended else None,
-            info={"invalid_action": True} if invalid else {},
+            reward_parts={"invalid_actions": float(invalid)},
         )
 
     def close(self) -> None:

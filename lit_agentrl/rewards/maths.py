@@ -13,6 +13,8 @@ AIME_MAX = 999
 _AIME_ANSWER = re.compile(r"\$?\s*(\d{1,3})\s*\$?\s*\.?", flags=re.ASCII)
 _MAX_CHARS = 500
 _TEXT_COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}]*)\}")
+# Of matrices and cases: their names are no words of the answer.
+_FRAME = re.compile(r"\\(?:begin|end)\s*\{\w+\*?\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _FUNCTIONS = frozenset({"sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "arcsin", "arccos", "arctan"})
@@ -45,7 +47,7 @@ def aime_match(answer: str | None, gold: str) -> bool:
 
 def is_word(gold: str) -> bool:
     """Whether a gold answer is a word or a name, which only equal text can match."""
-    return bool(_words(gold))
+    return bool(_words(gold)) and not any(character.isdigit() for character in gold)
 
 
 def is_checkable(answer: str, gold: str) -> bool:
@@ -110,5 +112,5 @@ def _untext(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    plain = _COMMAND.sub(" ", _TEXT_COMMAND.sub(r" \1 ", text))
+    plain = _COMMAND.sub(" ", _TEXT_COMMAND.sub(r" \1 ", _FRAME.sub(" ", text)))
     return [word for word in _WORD.findall(plain) if word not in _FUNCTIONS]

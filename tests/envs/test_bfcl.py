@@ -136,7 +136,7 @@ def test_the_turn_is_checked_when_the_user_is_answered(env):
     assert (spoken.reward, spoken.success) == (0.0, None)
     wrong = env.step(say())  # nothing was written into the file
     assert (wrong.terminated, wrong.success, wrong.reward) == (True, False, 0.0)
-    assert wrong.reward_parts == {"solved": 0.0, "turns": 1 / 5}
+    assert wrong.reward_parts == {"solved": 0.0, "turns": 1 / 5, "invalid_actions": 0.0}
 
 
 def test_turns_can_be_paid():

@@ -90,7 +90,7 @@ def test_what_is_no_action_moves_nothing_is_told_counted_and_costs_a_step():
     assert (
         first.observation.messages[0].content[0].text.startswith("Error: 'fly' is no action. Answer with one of: left,")
     )
-    assert [result.info for result in (first, second, third)] == [{"invalid_action": True}] * 3
+    assert [result.reward_parts for result in (first, second, third)] == [{"invalid_actions": 1.0}] * 3
     assert (third.truncated, third.terminated, third.success, third.reward) == (True, False, False, 0.0)
 
 

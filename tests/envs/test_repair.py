@@ -192,7 +192,7 @@ def test_demonstrations_solve_their_tasks(env):
             if message.role == "assistant":
                 result = env.step(Action(message=message))
         assert (result.terminated, result.success, result.reward) == (True, True, 1.0)
-        assert result.reward_parts == {"solved": 1.0, "fixed": 1.0, "kept": 1.0}
+        assert result.reward_parts == {"solved": 1.0, "fixed": 1.0, "kept": 1.0, "refused_edits": 0.0}
 
 
 def test_a_repair_that_breaks_something_else_earns_nothing(env):
@@ -214,7 +214,7 @@ def test_doing_nothing_earns_nothing(env):
     assert (result.success, result.reward, result.reward_parts) == (
         False,
         0.0,
-        {"solved": 0.0, "fixed": 0.0, "kept": 1.0},
+        {"solved": 0.0, "fixed": 0.0, "kept": 1.0, "refused_edits": 0.0},
     )
 
 
@@ -250,7 +250,7 @@ def test_edits_that_cannot_be_made_are_told_and_counted(env):
     )
     assert "it must be there exactly once" in twice
     assert "imports nothing new: os" in cheat
-    assert env.step(reply()).info == {"refused_edits": 1}
+    assert env.step(reply()).reward_parts["refused_edits"] == 1.0
 
 
 def test_steps_are_limited(folder):

@@ -117,7 +117,7 @@ def test_what_cannot_be_understood_is_told_counted_and_costs_a_step():
         ):
             result = say(env, reply)
             assert result.observation.messages[0].text.startswith(answer)
-            assert result.info == {"invalid_action": True}
+            assert result.reward_parts == {"invalid_actions": 1.0}
             assert result.reward == 0
         last = say(env, "\ud800 Ω\x00")
         assert (last.truncated, last.terminated, last.success) == (True, False, False)

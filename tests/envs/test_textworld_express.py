@@ -105,7 +105,7 @@ def test_what_cannot_be_understood_is_told_counted_and_costs_a_step(make):
     env = make({"coin": {}}, max_steps=3)
     env.reset(env.sample_task(0, "train"))
     first, second, third = say(env, "fly"), say(env, "  "), say(env, "y" * 201)
-    assert [result.info for result in (first, second, third)] == [{"invalid_action": True}] * 3
+    assert [result.reward_parts for result in (first, second, third)] == [{"invalid_actions": 1.0}] * 3
     assert first.observation.messages[0].text == "Unknown action: I'm not sure what you mean."
     assert (third.truncated, third.success) == (True, False)
 

@@ -92,3 +92,16 @@ def test_words_match_as_text():
 def test_a_gold_answer_that_cannot_be_read_is_told():
     with pytest.raises(ValueError, match="cannot read the gold answer"):
         math_verify_match("42", "}{")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
+        ("12", r"12 \text{ inches}"),
+    ],
+)
+def test_frames_and_units_are_no_words_of_the_answer(answer, gold):
+    assert not is_word(gold)
+    assert is_checkable(answer, gold)
+    assert math_verify_match(answer, gold)

@@ -71,7 +71,7 @@ def test_threads_and_exit_functions_end_before_the_call(sandbox):
 
 
 def test_the_same_call_gives_the_same_output(sandbox):
-    code = "import random\nprint(set('abcdefgh'), random.random() if 'random' in dir() and False else hash('x'))"
+    code = "import random\nprint(set('abcdefgh'), hash('x'))"
     with Sandbox() as other:
         assert sandbox.run(code).stdout == sandbox.run(code).stdout == other.run(code).stdout
 
@@ -137,7 +137,9 @@ def test_allow_unsafe_runs_where_the_kernel_refuses_everything():
         "from lit_agentrl.agents.tools.sandbox.support import detect\n"
         "assert not detect().namespaces\n"
         "made = Sandbox(allow_unsafe=True)\n"
-        "print(made.run('print(6 * 7)').stdout, made.run('while True: pass', wall_s=0.3).cause)\n"
+        'code = \'import helper; open("y", "w").write("2"); print(helper.value * int(open("y").read()))\'\n'
+        "told = made.run(code, files={'helper.py': b'value = 21'}).stdout\n"
+        "print(told, made.run('while True: pass', wall_s=0.3).cause)\n"
         "made.close()\n"
     )
     path = "/proc/sys/user/max_user_namespaces"

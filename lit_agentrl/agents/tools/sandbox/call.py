@@ -178,7 +178,7 @@ def _become_code(job: Job, pipes: Pipes, around: Surroundings) -> NoReturn:
         os.closerange(4, 1024)
         _limit(around.limits)
         with _tolerating(around.unsafe):
-            landlock.restrict(read=[*around.readable, "/dev"], write=[WORK, *DEVICES])
+            landlock.restrict(read=[*around.readable, "/dev"], write=[os.getcwd(), *DEVICES])
             seccomp.install()
         os.close(report)
     except BaseException as error:

@@ -286,7 +286,7 @@ class Sandbox:
         finally:
             # A mount that is already there keeps what is below; without one, calls write into this folder.
             if self._protected:
-                os.rmdir(mount_point)
+                shutil.rmtree(mount_point, ignore_errors=True)  # gone already where the start failed
         if not answer["ready"]:
             self.close()
             raise SandboxError(f"the zygote could not be started: {answer['error']}")

@@ -59,7 +59,7 @@ class Zygote:
         self._parent = parent
         self._limits = Limits(**options["limits"])
         self._unsafe = bool(options["allow_unsafe"])
-        self._next_uid = os.getpid()
+        self._next_uid = int.from_bytes(os.urandom(2), "big")  # those of several zygotes hardly meet
         self._is_root = os.getuid() == 0
         kernel.adopt_orphans()
         self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
