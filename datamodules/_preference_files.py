@@ -278,13 +278,14 @@ def _search_node(record: _Record, contents: Contents) -> None:
 
 def _trajectory(record: _Record, contents: Contents) -> None:
     task = _Record(record.get("task", dict), record.place, "trajectories, in 'task'")
-    turns, texts = [], []
+    turns: list[AnswerTurn] = []
+    texts = []
     for given in record.get("turns", list):
         turn = _Record(given, record.place, "trajectories, in a turn")
-        reply = turn.get("completion_ids", list)
-        turns.append(
-            AnswerTurn(parent=turn.get("parent", int, type(None)), context=turn.get("prompt_ids", list), reply=reply)
-        )
+        reply, parent = turn.get("completion_ids", list), turn.get("parent", int, type(None))
+        if parent is not None and not 0 <= parent < len(turns):
+            raise turn.wrong(f"parent of turn {len(turns)} is {parent}: it must be an earlier turn, or null")
+        turns.append(AnswerTurn(parent=parent, context=turn.get("prompt_ids", list), reply=reply))
         texts.append((tuple(reply), _Record(turn.get("reply", dict), record.place, "trajectories").get("text", str)))
     answer = Answer(turns=tuple(turns))
     if record.get("status", str) == "failed" or not answer.num_tokens:

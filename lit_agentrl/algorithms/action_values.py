@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from lit_agentrl import functional as F
 from lit_agentrl.algorithms.credit import AdvantageEstimator, Episodes
 from lit_agentrl.policies.critic import Critic, Trunk
-from lit_agentrl.rollouts.batch import RolloutBatch, SegmentKind, TokenReason
+from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
 from lit_agentrl.types import Trajectory
 
 ValueRule: TypeAlias = Literal["mean", "expectile"]
 _KEY = "model.init_args.critic"
-_REWARD, _ENDED, _Q, _V, _NEXT = "turn_reward", "turn_ended", "q", "v", "next"
-_EPISODE = "episode"
+_REWARD, _ENDED, _TURN, _Q, _V, _NEXT = "turn_reward", "turn_ended", "spoken_turn", "q", "v", "next_turn"
+_EPISODE, _GROUP = "episode", "group"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +83,14 @@ class PrecomputedAdvantage(AdvantageEstimator):
 
     whiten: bool = True
     needs_values = True
+    reads_penalties = False
 
     def advantages(self, episodes: Episodes) -> Tensor:
         """Return one number per turn, on all its tokens."""
         assert episodes.values is not None
-        if not self.whiten or not episodes.place.numel():
+        if not self.whiten:
             return episodes.values
-        earlier = torch.cat([episodes.turns.new_full((len(episodes.turns), 1), -1), episodes.turns[:, :-1]], dim=-1)
-        first = episodes.mask & (episodes.turns != earlier)
-        whole = episodes.moments(episodes.values, first)
+        whole = episodes.moments(episodes.values, episodes.starts & episodes.mask)
         return F.whiten(episodes.values, episodes.mask, batch_moments=whole)
 
 
@@ -122,36 +121,32 @@ class ActionValueTerm:
         return _REWARD in batch.columns
 
     @staticmethod
-    def mark(batch: RolloutBatch, episodes: Sequence[Trajectory], *, rewards: Tensor, valid: Tensor) -> None:
+    def mark(batch: RolloutBatch, episodes: Episodes) -> None:
         """Write down what every turn earned, and where Q and V are read.
 
-        What an episode earned beside its turns goes to its last turn.
+        An episode that was truncated between two turns goes on: V of where it stopped is read after its last token,
+        that of its closing if it has one. A reply that was cut is an end. Episodes that are not valid teach nothing.
 
         Args:
             batch: All tokens, closings included.
-            episodes: In the batch's numbering.
-            rewards: [E].
-            valid: bool [E]: the others teach nothing.
+            episodes: The same, laid out by episode.
         """
         before, after = turn_marks(batch)
         owner = batch.trajectory[batch.segment].clamp_min(0)
-        taught = valid[owner]
-        earned = torch.zeros(batch.num_tokens)
-        ended = torch.zeros(batch.num_tokens)
-        for place in after.nonzero().squeeze(-1).tolist():
-            number, turn = int(owner[place]), int(batch.turn[batch.segment[place]])
-            episode = episodes[number]
-            earned[place] = episode.turns[turn].reward
-            if turn == len(episode.turns) - 1:
-                earned[place] += float(rewards[number]) - sum(t.reward for t in episode.turns)
-                ended[place] = float(not (episode.status == "truncated" and episode.closing_ids))
-        closing = batch.last_tokens() & (batch.kind[batch.segment] == SegmentKind.CLOSING)
+        taught, groups = episodes.valid[owner], episodes.groups[owner]
+        cut = torch.tensor([_goes_on(trajectory) for trajectory in episodes.trajectories], dtype=torch.bool)
+        rewards, exists, turn = episodes.spoken_turns()
+        turns = exists.sum(-1)
+        last = turn == turns[:, None] - 1
+        stops = batch.last_tokens() & cut[owner] & taught & (turns[owner] > 0)
         batch.columns |= {
-            _REWARD: earned,
-            _ENDED: ended,
+            _REWARD: episodes.flat(rewards.gather(1, turn), batch),
+            _ENDED: episodes.flat(last & ~cut[:, None], batch),
+            _TURN: episodes.flat(turn, batch),
             _Q: (after & taught).float(),
             _V: (before & taught).float(),
-            _NEXT: (closing & taught).float(),
+            _NEXT: torch.where(stops, turns[owner], 0).float(),
+            _GROUP: groups.float(),
         }
 
     @staticmethod
@@ -162,11 +157,13 @@ class ActionValueTerm:
 
     def join_groups(self, batch: RolloutBatch) -> None:
         """Make the episodes of a group one unit, which no micro-batch cuts, if they are compared with each other."""
-        if not self._config.cql:
+        if not self._config.cql or not batch.num_tokens:
             return
-        batch.columns[_EPISODE] = batch.trajectory[batch.segment].float()
-        roots = torch.tensor([batch.path(segment)[0] for segment in range(batch.num_segments)], dtype=torch.int64)
-        batch.trajectory = torch.where(batch.trajectory < 0, batch.trajectory, roots)
+        owner = batch.trajectory[batch.segment]
+        batch.columns[_EPISODE] = owner.float()
+        group_of = torch.zeros(int(owner.max()) + 2, dtype=torch.int64)  # the last one is nobody's: owner -1
+        group_of[owner] = batch.columns[_GROUP].long()
+        batch.trajectory = torch.where(batch.trajectory < 0, -1, group_of[batch.trajectory])
 
     @staticmethod
     def wanted(batch: RolloutBatch) -> Tensor:
@@ -187,22 +184,25 @@ class ActionValueTerm:
         """
         nothing = torch.zeros_like(batch.weight)
         q_at, v_at, next_at = (batch.columns.get(name, nothing) > 0 for name in (_Q, _V, _NEXT))
-        v_index, v_states, q_index, q_states = states(batch, before=v_at, after=q_at | next_at, policy=critic.trunk)
-        closing = next_at[q_index]
-        q, v = critic(q_states[~closing])[:, :2], critic(v_states)[:, 2:]
+        marks = {"before": v_at, "after": q_at | next_at}
+        # A shared trunk is not trained by the critic.
+        with torch.set_grad_enabled(torch.is_grad_enabled() and critic.trunk is not None):
+            v_index, v_states, index, q_states = states(batch, **marks, policy=critic.trunk)
+        said, stops = q_at[index], next_at[index]
+        q, v = critic(q_states[said])[:, :2], critic(v_states)[:, 2:]
         with torch.no_grad():
             if target.trunk is not None:
-                _, v_states, _, q_states = states(batch, before=v_at, after=q_at | next_at, policy=target.trunk)
-            slow_q, slow_v = target(q_states[~closing])[:, :2], target(v_states)[:, 2:]
-            slow_closing = target(q_states[closing])[:, 2:]
+                _, v_states, _, q_states = states(batch, **marks, policy=target.trunk)
+            slow_q, slow_v = target(q_states[said])[:, :2], target(v_states)[:, 2:]
+            slow_stops = target(q_states[stops])[:, 2:]
         # A row for every turn, by trajectory and turn: Q and V come in the order of their tokens' rows.
-        q_key, v_key = _turn_keys(batch, q_index[~closing]), _turn_keys(batch, v_index)
+        q_key, v_key = _turn_keys(batch, index[said]), _turn_keys(batch, v_index)
         q_order, v_order = q_key.argsort(), v_key.argsort()
-        q, slow_q, places, keys = q[q_order], slow_q[q_order], q_index[~closing][q_order], q_key[q_order]
+        q, slow_q, places, keys = q[q_order], slow_q[q_order], index[said][q_order], q_key[q_order]
         v, slow_v, v_places = v[v_order], slow_v[v_order], v_index[v_order]
         following = _at_keys(
-            torch.cat([v_key[v_order], _turn_keys(batch, q_index[closing])]),
-            torch.cat([slow_v, slow_closing]),
+            torch.cat([v_key[v_order], _turn_keys(batch, index[stops], turn=_NEXT)]),
+            torch.cat([slow_v, slow_stops]),
             keys + 1,
         )
         targets = F.archer_targets(
@@ -234,11 +234,20 @@ class ActionValueTerm:
         return loss, terms | {"q": q.detach().mean(), "v": v.detach().mean()}
 
 
-def _turn_keys(batch: RolloutBatch, index: Tensor) -> Tensor:
+def _goes_on(trajectory: Trajectory) -> bool:
+    if trajectory.status != "truncated" or not trajectory.turns:
+        return False
+    return trajectory.turns[-1].completion.stop_reason == "eos"
+
+
+def _turn_keys(batch: RolloutBatch, index: Tensor, *, turn: str = _TURN) -> Tensor:
     """Return a number per token that is one more for the next turn of the same trajectory, int64."""
-    segment = batch.segment[index]
-    owner = batch.columns[_EPISODE][index].long() if _EPISODE in batch.columns else batch.trajectory[segment]
-    return owner * (1 << 20) + batch.turn[segment]
+    if not index.numel():  # a filler has no columns
+        return index
+    owner = batch.trajectory[batch.segment]
+    if _EPISODE in batch.columns:
+        owner = batch.columns[_EPISODE].long()
+    return owner[index] * (1 << 20) + batch.columns[turn][index].long()
 
 
 def _at_keys(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:

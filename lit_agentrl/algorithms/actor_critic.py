@@ -65,7 +65,6 @@ class ActorCritic(PolicyGradient):
         self.critic = Critic(critic.trunk)
         self.warming_up = False
         """Whether this rollout trains the critic only."""
-        self._resumed = False
 
     def configure_model(self) -> None:
         """Make the weights of policy and critic."""
@@ -81,13 +80,8 @@ class ActorCritic(PolicyGradient):
         """Start the critic's trunk from the policy as it is now, after the warm start."""
         super().on_fit_start()
         self.critic.train()
-        if not self._resumed:
+        if not self.resumed:
             self.critic.restart(self.policy)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the checkpoint's critic."""
-        super().on_load_checkpoint(checkpoint)
-        self._resumed = True
 
     # Credit ---------------------------------------------------------------------------------------------------------
 

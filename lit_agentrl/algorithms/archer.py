@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lit_agentrl import functional as F
 from lit_agentrl.algorithms.action_values import ActionValueConfig, ActionValueTerm, PrecomputedAdvantage, turn_marks
+from lit_agentrl.algorithms.credit import Episodes
 from lit_agentrl.algorithms.optimizer import ParameterGroup
 from lit_agentrl.algorithms.policy_gradient import PolicyGradient
 from lit_agentrl.algorithms.policy_loss import PolicyLoss
@@ -20,7 +21,7 @@ from lit_agentrl.rollouts.batch import RolloutBatch
 from lit_agentrl.rollouts.rollout import Rollout
 from lit_agentrl.rollouts.segments import batch_from_groups
 from lit_agentrl.seeding import derive_seed, permutation
-from lit_agentrl.types import Trajectory, TrajectoryGroup
+from lit_agentrl.types import TrajectoryGroup
 
 _DEFAULT_CRITIC = ActionValueConfig()
 _DEFAULT_LOSS = PolicyLoss(function="reinforce_loss")
@@ -75,7 +76,6 @@ class ArCHer(PolicyGradient):
         self._term = ActionValueTerm(critic)
         self._replay: list[RolloutBatch] = []
         self._critic_step = False
-        self._resumed = False
 
     @property
     def batches_per_rollout(self) -> int:
@@ -103,8 +103,9 @@ class ArCHer(PolicyGradient):
         """Start the critic's trunk from the policy as it is now, after the warm start."""
         super().on_fit_start()
         self.critic.train()
-        if not self._resumed:
-            assert self.target is not None
+        assert self.target is not None
+        self.target.eval()
+        if not self.resumed:
             self.critic.restart(self.policy)
             self.target.load_state_dict(self.critic.state_dict())
 
@@ -119,7 +120,6 @@ class ArCHer(PolicyGradient):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take them over."""
         super().on_load_checkpoint(checkpoint)
-        self._resumed = True
         ranks = checkpoint.get("replay", [])
         # With another number of ranks, a rank takes over what several had, or starts with nothing.
         mine = ranks[self.global_rank :: self.gradient_ranks]
@@ -131,14 +131,16 @@ class ArCHer(PolicyGradient):
         """Return the advantage of each token's turn, min Q - min V."""
         before, after = turn_marks(batch)
         q, v = self._judged(batch, before, after)
-        gap = torch.zeros(batch.num_segments).index_add(0, batch.segment[after], q[after])
-        gap = gap.index_add(0, batch.segment[before], -v[before])
+        # A turn is a segment, which has one such token each at most.
+        q = torch.zeros(batch.num_segments, 2).index_add(0, batch.segment[after], q[after])
+        v = torch.zeros(batch.num_segments, 2).index_add(0, batch.segment[before], v[before])
+        gap = F.archer_advantages(q[:, 0], q[:, 1], v[:, 0], v[:, 1])
         return {"values": gap[batch.segment]}
 
     @torch.no_grad()
     def _judged(self, batch: RolloutBatch, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-        """Return min Q after and min V before the marked tokens, [N] float32 each on the CPU; elsewhere 0."""
-        q, v = torch.zeros(batch.num_tokens), torch.zeros(batch.num_tokens)
+        """Return both Q after and both V before the marked tokens, [N, 2] float32 each on the CPU; elsewhere 0."""
+        q, v = torch.zeros(batch.num_tokens, 2), torch.zeros(batch.num_tokens, 2)
         with self.scoring():
             for piece in self.pieces(batch, before | after):
                 on_device = piece.to(self.device)
@@ -148,8 +150,8 @@ class ArCHer(PolicyGradient):
                     after=after[piece.origin].to(self.device),
                     policy=self.critic.trunk,
                 )
-                v[piece.origin[first.cpu()]] = self.critic(first_states)[:, 2:].amin(-1).float().cpu()
-                q[piece.origin[last.cpu()]] = self.critic(last_states)[:, :2].amin(-1).float().cpu()
+                v[piece.origin[first.cpu()]] = self.critic(first_states)[:, 2:].float().cpu()
+                q[piece.origin[last.cpu()]] = self.critic(last_states)[:, :2].float().cpu()
         return q, v
 
     def judge(self, groups: Sequence[TrajectoryGroup], *, temperature: float = 1.0) -> list[list[float]]:
@@ -164,7 +166,7 @@ class ArCHer(PolicyGradient):
         q, _ = self._judged(batch, torch.zeros_like(after), after)
         worth: list[list[float]] = [[] for group in groups for _ in group.trajectories]
         for place in after.nonzero().squeeze(-1).tolist():
-            worth[int(batch.trajectory[batch.segment[place]])].append(float(q[place]))
+            worth[int(batch.trajectory[batch.segment[place]])].append(float(q[place].amin()))
         return worth
 
     def batches(self, rollout: Rollout, batch: RolloutBatch) -> list[RolloutBatch]:
@@ -175,9 +177,16 @@ class ArCHer(PolicyGradient):
 
     def _remember(self, rollout: Rollout, batch: RolloutBatch) -> None:
         """Keep what the critic learns from: whole episodes, with what each turn earned."""
-        episodes: list[Trajectory] = rollout.trajectories
         memory = batch_from_groups(rollout.groups, temperature=batch.temperature, closings=True)
-        self._term.mark(memory, episodes, rewards=self.shaped_rewards(rollout), valid=self.valid_episodes(rollout))
+        episodes = Episodes.of(
+            rollout,
+            memory,
+            valid=self.valid_episodes(rollout),
+            rewards=self.shaped_rewards(rollout),
+            gather=self.gather_objects,
+            paid_at_end=self.objectives is not None,
+        )
+        self._term.mark(memory, episodes)
         self._replay = [*self._replay, memory][-self.critic_config.replay_rollouts :]
 
     def _replayed(self, index: int, update: int) -> RolloutBatch:

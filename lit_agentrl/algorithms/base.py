@@ -176,12 +176,15 @@ class Algorithm(Learner):
     @contextmanager
     def scoring(self) -> Iterator[None]:
         """Inside the block: no dropout, the trainer's precision."""
-        was_training = self.training
+        training = [module for module in self.modules() if module.training]
         self.eval()
         context = nullcontext() if self._trainer is None else self.trainer.precision_plugin.forward_context()
-        with context:
-            yield
-        self.train(was_training)
+        try:
+            with context:
+                yield
+        finally:
+            for module in training:  # one by one: parts that are frozen stay in evaluation mode
+                module.training = True
 
     def filler(self) -> RolloutBatch:
         """Return two tokens of no weight."""
@@ -278,8 +281,8 @@ class OnPolicyAlgorithm(Algorithm):
         rollout.batch = batch
         rollout.metrics |= batch.metrics
         batch.metrics = {}
-        if batch.old_logprobs is None and self.batches_per_rollout > 1:
-            batch.old_logprobs = self._trainer_logprobs(batch)
+        if self.num_minibatches * self.num_inner_epochs > 1:
+            self.old_logprobs(batch)
         groups = sorted(group for ids in self.gather_objects(self.kept_groups(rollout)) for group in ids)
         group_of = [group.group for group in rollout.groups for _ in group.trajectories]
         parts = []
@@ -294,10 +297,13 @@ class OnPolicyAlgorithm(Algorithm):
             batch.weight[minibatch.origin] = minibatch.weight
         return parts
 
-    @torch.no_grad()
-    def _trainer_logprobs(self, batch: RolloutBatch) -> Tensor:
-        """Return the trainer's own log-probs of all tokens that may be trained, [N] float32; elsewhere the sampler's.
+    def old_logprobs(self, batch: RolloutBatch) -> Tensor:
+        """Return `batch.old_logprobs`, computed now if they are missing, [N] float32.
 
-        The batch must be that of a whole rollout.
+        They are the trainer's own log-probs of all tokens that may be trained; elsewhere they are the sampler's. The
+        batch must be that of a whole rollout, before its first step.
         """
-        return self.logprobs_of(batch, batch.reason == TokenReason.TRAINED, otherwise=batch.behavior_logprobs)
+        if batch.old_logprobs is None:
+            trained = batch.reason == TokenReason.TRAINED
+            batch.old_logprobs = self.logprobs_of(batch, trained, otherwise=batch.behavior_logprobs)
+        return batch.old_logprobs

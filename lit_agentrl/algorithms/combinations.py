@@ -6,7 +6,7 @@ import warnings
 
 from lit_agentrl.algorithms.credit import AdvantageEstimator
 from lit_agentrl.algorithms.policy_loss import PolicyLoss
-from lit_agentrl.algorithms.terms import OffPolicyTerm
+from lit_agentrl.algorithms.terms import KLTerm, OffPolicyTerm
 from lit_agentrl.functional import AggregationMode
 
 _KEY = "model.init_args"
@@ -18,6 +18,7 @@ def check_combination(
     policy_loss: PolicyLoss,
     aggregation: AggregationMode,
     correction: OffPolicyTerm | None,
+    kl: KLTerm | None,
     num_inner_epochs: int,
 ) -> None:
     """Refuse parts of which one would be without effect, or would mean something else than its name says.
@@ -30,6 +31,7 @@ def check_combination(
         policy_loss: The loss.
         aggregation: How token terms become one number.
         correction: The correction for another sampler, if any.
+        kl: The KL term, if any.
         num_inner_epochs: How often a rollout is gone through.
 
     Raises:
@@ -38,6 +40,11 @@ def check_combination(
     loss = f"{_KEY}.policy_loss.function: {policy_loss.function}"
     if not policy_loss.takes("advantages"):
         raise ValueError(f"{loss} takes no `advantages`, so that {_KEY}.advantage would have no effect")
+    if kl is not None and kl.place == "reward" and not advantage.reads_penalties:
+        raise ValueError(
+            f"{_KEY}.kl.place: reward would have no effect, because {_KEY}.advantage: {type(advantage).__name__} reads "
+            "no penalties; use loss"
+        )
     if policy_loss.one_per_episode:
         if not advantage.whole_episodes:
             raise ValueError(

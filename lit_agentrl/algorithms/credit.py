@@ -118,6 +118,28 @@ class Episodes:
         """[E]: what each episode earned, penalties subtracted."""
         return self.rewards - self.penalties.sum(-1)
 
+    @property
+    def starts(self) -> Tensor:
+        """[E, T] bool: the first token of each turn."""
+        before = torch.cat([self.turns.new_full((len(self.turns), 1), -1), self.turns], dim=-1)[:, :-1]
+        return (self.place >= 0) & (self.turns != before)
+
+    def spoken_turns(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what each turn with tokens earned, which there are, and each token's turn among them.
+
+        Turns without tokens are no steps: what they earned goes where `token_rewards` puts it. Penalties are
+        subtracted.
+
+        Returns:
+            [E, K] float32, [E, K] bool, [E, T] int64.
+        """
+        starts = self.starts
+        counts = starts.sum(-1)
+        exists = torch.arange(int(counts.max()) if len(counts) else 0) < counts[:, None]
+        number = (starts.cumsum(-1) - 1).clamp_min(0)
+        earned = torch.where(self.place >= 0, self.token_rewards(), 0.0)
+        return torch.zeros(exists.shape).scatter_add(1, number, earned), exists, number
+
     def penalized_turn_rewards(self) -> tuple[Tensor, Tensor]:
         """Return `turn_rewards` with the penalties of each turn's tokens subtracted."""
         rewards, exists = self.turn_rewards()
@@ -181,6 +203,8 @@ class AdvantageEstimator(ABC):
 
     needs_values: bool = False
     """Whether it reads a critic; then it is a `CriticEstimator`."""
+    reads_penalties: bool = True
+    """Whether a KL in the reward has an effect."""
 
     @abstractmethod
     def advantages(self, episodes: Episodes) -> Tensor:
@@ -239,16 +263,17 @@ class DiscountedReturn(AdvantageEstimator):
     def advantages(self, episodes: Episodes) -> Tensor:
         """Return one number per turn, on all its tokens."""
         rewards, exists = episodes.penalized_turn_rewards()
-        if not rewards.numel() or not episodes.place.numel():
-            return torch.zeros(episodes.place.shape)
         returns = F.discounted_returns(rewards, exists, gamma=self.gamma)
         if self.baseline == "batch":
-            whole = episodes.moments(returns[:, 0], exists[:, 0])
+            first = returns[:, :1]  # [E, 0] where no episode has a turn
+            whole = episodes.moments(first, exists[:, :1])
             if whole.count > 1:
-                others = (whole.total - returns[:, 0]) / (whole.count - 1)
+                others = (whole.total - first) / (whole.count - 1)
                 # Sums of equal float32 numbers are off by a digit; equal returns have to give exactly 0.
                 constant = whole.highest == whole.lowest
-                returns = returns - (torch.full_like(others, whole.mean) if constant else others)[:, None]
+                returns = returns - (torch.full_like(others, whole.mean) if constant else others)
+        if not episodes.place.numel():
+            return torch.zeros(episodes.place.shape)
         return returns.gather(1, episodes.turns.clamp_min(0))
 
 

@@ -34,7 +34,7 @@ class GeneralizedAdvantage(CriticEstimator):
         gamma: Discount per step.
         lam: Weight of long returns against the critic's values; 1 is unbiased.
         step: `token`, or `turn`: one value before each turn, its advantage on all the turn's tokens (arXiv
-            2512.17008).
+            2512.17008). Turns without tokens are no steps.
         critic_lam: `lam` of the critic's targets; default: the same. 1 trains it on Monte-Carlo returns (VC-PPO,
             arXiv 2503.01491).
         length_alpha: Make `lam` of the advantages 1 - 1/(alpha x tokens of the episode) (VAPO, arXiv 2504.05118).
@@ -95,20 +95,11 @@ class GeneralizedAdvantage(CriticEstimator):
                 episodes.token_rewards(), episodes.values, mask, gamma=self.gamma, lam=lam, bootstrap=bootstrap
             )
             return advantages, returns, mask
-        rewards, exists = episodes.turn_rewards()
-        if not rewards.numel() or not episodes.place.numel():
-            nothing = torch.zeros(episodes.place.shape)
-            return nothing, nothing, nothing.bool()
-        real = episodes.place >= 0
-        first = real & (
-            episodes.turns != torch.cat([episodes.turns.new_full((len(real), 1), -1), episodes.turns], 1)[:, :-1]
-        )
-        turns = torch.where(real, episodes.turns, 0)
-        start = torch.where(first, episodes.values, 0.0)
-        values = torch.zeros_like(rewards).scatter_add(1, turns, start)
-        penalty = torch.zeros_like(rewards).scatter_add(1, turns, torch.where(real, episodes.penalties, 0.0))
+        rewards, exists, turn = episodes.spoken_turns()
+        first, real = episodes.starts, episodes.place >= 0
+        values = torch.zeros_like(rewards).scatter_add(1, turn, torch.where(first, episodes.values, 0.0))
         advantages, returns = F.turn_gae(
-            rewards - penalty, values, exists, gamma=self.gamma, lam=lam, bootstrap=bootstrap
+            rewards, values, exists & episodes.valid[:, None], gamma=self.gamma, lam=lam, bootstrap=bootstrap
         )
         mask = first & episodes.valid[:, None]
-        return F.spread_turns(advantages, turns, real), F.spread_turns(returns, turns, real), mask
+        return F.spread_turns(advantages, turn, real), F.spread_turns(returns, turn, real), mask

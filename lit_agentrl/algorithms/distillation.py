@@ -33,6 +33,11 @@ class TeacherGap(AdvantageEstimator):
     reward: AdvantageEstimator | None = None
     needs_values = True
 
+    @property
+    def reads_penalties(self) -> bool:  # type: ignore[override]
+        """Whether a KL in the reward has an effect."""
+        return self.reward is not None and self.reward.reads_penalties
+
     def advantages(self, episodes: Episodes) -> Tensor:
         """Return one number per token."""
         assert episodes.values is not None
@@ -129,9 +134,9 @@ class Distillation(PolicyGradient):
         dtype = self.policy.causal_lm.dtype
         teacher.to(self.device, dtype)
         sampled = batch.reason == TokenReason.TRAINED
-        batch.old_logprobs = self._trainer_logprobs(batch)
-        shown = self.logprobs_of(batch, sampled, otherwise=batch.old_logprobs, policy=teacher)
-        gap = torch.where(sampled, shown - batch.old_logprobs, 0.0)
+        own = self.old_logprobs(batch)
+        shown = self.logprobs_of(batch, sampled, otherwise=own, policy=teacher)
+        gap = torch.where(sampled, shown - own, 0.0)
         counts = self.gather_objects((float(gap.sum()), int(sampled.sum())))
         batch.metrics["rollout/teacher_kl"] = -sum(s for s, _ in counts) / max(sum(n for _, n in counts), 1)
         return {"values": gap}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -115,10 +115,12 @@ class DRRN(QReplay):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the texts of the numbers in the replay buffer."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint[_TEXTS] = list(self._texts)
 
-    def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take them over."""
+        super().on_load_checkpoint(checkpoint)
         self._texts = list(checkpoint.get(_TEXTS, []))
         self._numbers = {text: number for number, text in enumerate(self._texts)}
         self._table = torch.zeros(0, self.num_action_features)

@@ -47,6 +47,8 @@ class Learner(L.LightningModule, ABC):
         self._clip_groups: list[ClipGroup] = []
         self._episodes_seen: set[str] = set()
         self._held_out: dict[str, dict[str, float]] = {}
+        self.resumed = False
+        """Whether this fit goes on from a checkpoint."""
 
     @abstractmethod
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -100,6 +102,10 @@ class Learner(L.LightningModule, ABC):
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Leave batches where they are: only micro-batches go to the device."""
         return batch
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Note that the run goes on from a checkpoint; `setup` comes before."""
+        self.resumed = True
 
     # Training -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +217,7 @@ class Learner(L.LightningModule, ABC):
         return 1 if self._trainer is None else int(self.trainer.world_size)
 
     def gather_objects(self, value: _Value) -> list[_Value]:
-        """Return what all ranks handed in, in order of the ranks: small plain values, not tensors."""
+        """Return what all ranks handed in, by rank: picklable, on the CPU, and small except in checkpoints."""
         if self._trainer is None or self.trainer.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.trainer.world_size
@@ -251,6 +257,7 @@ class Learner(L.LightningModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Make the metrics; pass@k needs to know how many samples a task has."""
+        self.resumed = False
         if self._trainer is not None:
             # The `…-true` precisions round all of a batch: log-probs and advantages would lose their last digits.
             self.trainer.precision_plugin.convert_input = _as_it_is  # type: ignore[method-assign]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,6 +19,9 @@ from lit_agentrl.rollouts.rollout import Rollout
 from lit_agentrl.seeding import derive_seed, permutation
 from lit_agentrl.types import Trajectory
 
+Pairs: TypeAlias = Mapping[int, Sequence[tuple[int | None, int]]]
+"""Pairs (better, worse) by group, as numbers of trajectories; `None` stands for the demonstration."""
+
 
 class EpisodePreference(PreferenceAlgorithm, OnPolicyAlgorithm):
     """Learns from pairs of episodes. Subclasses say which, and give the loss.
@@ -32,12 +35,16 @@ class EpisodePreference(PreferenceAlgorithm, OnPolicyAlgorithm):
         super().__init__(policy, **kwargs)
 
     @abstractmethod
-    def pairs(self, rollout: Rollout) -> Mapping[int, Sequence[tuple[int | None, int]]]:
-        """Return pairs (better, worse) by group, as numbers of trajectories; `None` stands for the demonstration."""
+    def pairs(self, rollout: Rollout) -> Pairs:
+        """Return the pairs of this rank's episodes."""
 
     def credit(self, rollout: Rollout, batch: RolloutBatch) -> None:
         """Say of every sampled token whether its episode is part of a pair."""
-        paired = {n for pairs in self.pairs(rollout).values() for pair in pairs for n in pair if n is not None}
+        self._mark(rollout, batch, self.pairs(rollout))
+
+    @staticmethod
+    def _mark(rollout: Rollout, batch: RolloutBatch, found: Pairs) -> None:
+        paired = {n for pairs in found.values() for pair in pairs for n in pair if n is not None}
         reasons = [
             TokenReason.TRAINED
             if number in paired
@@ -60,9 +67,9 @@ class EpisodePreference(PreferenceAlgorithm, OnPolicyAlgorithm):
         The rollout keeps the whole batch, each token of a pair with the weight that its pair has in the first epoch.
         """
         self.sampled_by_policy = True
-        self.credit(rollout, batch)
-        rollout.batch = batch
         pairs = self.pairs(rollout)
+        self._mark(rollout, batch, pairs)
+        rollout.batch = batch
         groups = sorted(group for ids in self.gather_objects([g for g in pairs if pairs[g]]) for group in ids)
         episodes = rollout.trajectories
         owner = batch.trajectory[batch.segment]
@@ -126,7 +133,7 @@ class OnlineDPO(EpisodePreference):
         super().check_sizes(num_groups=num_groups, group_size=group_size)
         check_group_size(self, group_size)
 
-    def pairs(self, rollout: Rollout) -> Mapping[int, Sequence[tuple[int | None, int]]]:
+    def pairs(self, rollout: Rollout) -> Pairs:
         """Return one pair for each group with spread."""
         found = {}
         for group, members in comparable(rollout).items():

@@ -106,14 +106,15 @@ class OptimizerConfig:
 
         Args:
             parameters: Names and parameters.
-            further: An algorithm's own groups; those of the configuration come first.
+            further: An algorithm's own groups; those of the configuration come first and replace those of their name.
 
         Raises:
             ValueError: A configured group matches nothing.
         """
         groups: list[dict[str, Any]] = []
-        for name, members in self._members(parameters, further or {}).items():
-            own = ({**(further or {}), **self.groups})[name] if name else ParameterGroup(match="*")
+        settings = self._groups(further)
+        for name, members in self._members(parameters, settings).items():
+            own = settings[name] if name else ParameterGroup(match="*")
             decay = self.weight_decay if own.weight_decay is None else own.weight_decay
             lr = self.lr if own.lr is None else own.lr
             groups += [
@@ -128,22 +129,26 @@ class OptimizerConfig:
         self, parameters: Iterable[tuple[str, nn.Parameter]], *, further: Mapping[str, ParameterGroup] | None = None
     ) -> list[ClipGroup]:
         """Return what is clipped apart, all that has no limit of its own first; arguments as in `make_optimizer`."""
-        limits = {name: group.max_grad_norm for name, group in {**(further or {}), **self.groups}.items()}
+        settings = self._groups(further)
         together: list[nn.Parameter] = []
         apart: list[ClipGroup] = []
-        for name, members in self._members(parameters, further or {}).items():
-            limit = limits.get(name)
+        for name, members in self._members(parameters, settings).items():
+            limit = settings[name].max_grad_norm if name else None
             if limit is None:
                 together += members
             else:
                 apart.append(ClipGroup(name=name, parameters=members, limit=limit))
         return [ClipGroup(name="", parameters=together, limit=self.max_grad_norm), *apart]
 
+    def _groups(self, further: Mapping[str, ParameterGroup] | None) -> dict[str, ParameterGroup]:
+        """Return all groups in the order in which they are matched."""
+        return self.groups | {name: group for name, group in (further or {}).items() if name not in self.groups}
+
     def _members(
-        self, parameters: Iterable[tuple[str, nn.Parameter]], further: Mapping[str, ParameterGroup]
+        self, parameters: Iterable[tuple[str, nn.Parameter]], settings: Mapping[str, ParameterGroup]
     ) -> dict[str, list[nn.Parameter]]:
         """Return trained parameters by group, those in no group under the empty name, first."""
-        patterns = {name: group.match for name, group in {**self.groups, **further}.items()}
+        patterns = {name: group.match for name, group in settings.items()}
         members: dict[str, list[nn.Parameter]] = {name: [] for name in ("", *patterns)}
         names = []
         for name, parameter in parameters:

@@ -14,7 +14,7 @@ from lit_agentrl.algorithms.combinations import check_combination
 from lit_agentrl.algorithms.credit import AdvantageEstimator, Episodes
 from lit_agentrl.algorithms.finite import complaint
 from lit_agentrl.algorithms.policy_loss import PolicyLoss
-from lit_agentrl.algorithms.reference import Reference
+from lit_agentrl.algorithms.reference import Reference, ReferencedAlgorithm
 from lit_agentrl.algorithms.terms import EntropyTerm, KLTerm, Objectives, OffPolicyTerm, OverlongTerm
 from lit_agentrl.policies.base import Policy, TokenScores
 from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
@@ -24,7 +24,7 @@ _REFERENCE = "ref_logprobs"
 _SOLVED = "solved"
 
 
-class PolicyGradient(OnPolicyAlgorithm):
+class PolicyGradient(ReferencedAlgorithm, OnPolicyAlgorithm):
     """Raises the probability of what went better than expected.
 
     The named algorithms are this class with their papers' settings.
@@ -89,6 +89,7 @@ class PolicyGradient(OnPolicyAlgorithm):
             policy_loss=policy_loss,
             aggregation=aggregation,
             correction=correction,
+            kl=kl,
             num_inner_epochs=self.num_inner_epochs,
         )
         self.advantage = advantage
@@ -104,7 +105,6 @@ class PolicyGradient(OnPolicyAlgorithm):
         if imitation < 0:
             raise ValueError(f"model.init_args.imitation is {imitation}: it must be 0 (none) or more")
         self.imitation = imitation
-        self.reference: Reference | None = None
         coefficients = (kl.coefficient if kl else 0.0, entropy.coefficient if entropy else 0.0)
         self.register_buffer("coefficients", torch.tensor(coefficients, dtype=torch.float64))
 
@@ -127,28 +127,11 @@ class PolicyGradient(OnPolicyAlgorithm):
                 "compares the members of a group and needs at least 2"
             )
 
-    def on_fit_start(self) -> None:
-        """Make the reference: the policy as it is now, after the warm start."""
-        super().on_fit_start()
-        if self.kl is not None:
-            self._ensure_reference()
-
-    def _ensure_reference(self) -> Reference:
-        assert self.kl is not None
-        if self.reference is None:
-            self.reference = Reference(self.kl, self.policy)
-        return self.reference
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the reference: the policy cannot be taken back to its start."""
-        if self.reference is not None:
-            checkpoint["reference"] = self.reference.state_dict()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take the reference over."""
-        if self.kl is not None and "reference" in checkpoint:
-            self.policy.build()
-            self._ensure_reference().load_state_dict(checkpoint["reference"])
+    def make_reference(self) -> Reference | None:
+        """Return a new reference, as the KL term wants it."""
+        if self.kl is None:
+            return None
+        return Reference(self.kl.reference, self.policy, key="model.init_args.kl.reference", decay=self.kl.decay)
 
     # Credit ---------------------------------------------------------------------------------------------------------
 
@@ -246,16 +229,11 @@ class PolicyGradient(OnPolicyAlgorithm):
         if self.kl is None:
             return None
         wanted = batch.reason == TokenReason.TRAINED
-        reference = self._ensure_reference()
-        with reference.active():
-            batch.columns[_REFERENCE] = self.logprobs_of(
-                batch, wanted, otherwise=batch.behavior_logprobs, policy=reference.policy
-            )
+        batch.columns[_REFERENCE] = self.reference_logprobs(batch, wanted, otherwise=batch.behavior_logprobs)
         if self.kl.place == "loss":
             return None
-        batch.old_logprobs = self._trainer_logprobs(batch)
         divergence = F.kl_divergence(
-            batch.old_logprobs, batch.columns[_REFERENCE], estimator=self.kl.estimator, mask=wanted
+            self.old_logprobs(batch), batch.columns[_REFERENCE], estimator=self.kl.estimator, mask=wanted
         )
         return divergence * float(self.coefficients[0])
 
@@ -297,11 +275,12 @@ class PolicyGradient(OnPolicyAlgorithm):
             factors = self.correction.factors(logprobs.detach(), old, behavior, advantages, episodes)
             token_loss = token_loss * factors
             terms["correction"] = factors.mean()
-        if _REFERENCE in batch.columns:
-            assert self.kl is not None
+        if self.kl is not None:
+            # The batch that fills up ranks has no such column; every rank logs the same figures.
+            reference = batch.columns.get(_REFERENCE, batch.behavior_logprobs)
             divergence = F.kl_divergence(
                 logprobs,
-                batch.columns[_REFERENCE][index].to(logprobs.dtype),
+                reference[index].to(logprobs.dtype),
                 estimator=self.kl.estimator,
                 corrected_gradient=self.kl.corrected_gradient,
             )
@@ -311,8 +290,9 @@ class PolicyGradient(OnPolicyAlgorithm):
         if self.entropy is not None:
             token_loss = token_loss - self.coefficients[1].to(logprobs.dtype) * entropies
         loss = (batch.weight[index].to(logprobs.dtype) * token_loss).sum()
-        if _SOLVED in batch.further_weights:
-            likelihood = (batch.further_weights[_SOLVED][index].to(logprobs.dtype) * logprobs).sum()
+        if self.imitation:
+            solved = batch.further_weights.get(_SOLVED, torch.zeros_like(batch.weight))
+            likelihood = (solved[index].to(logprobs.dtype) * logprobs).sum()
             loss = loss - self.imitation * likelihood
             terms["imitation"] = -likelihood.detach()
         return loss, terms
@@ -332,7 +312,9 @@ class PolicyGradient(OnPolicyAlgorithm):
                 kl = F.adaptive_kl_coefficient(
                     kl, float(means["kl"]), target=self.kl.target, horizon=self.kl.horizon, num_steps=1
                 )
-            self._ensure_reference().follow()
+            reference = self.ensure_reference()
+            assert reference is not None
+            reference.follow()
             self.log("train/kl_coefficient", kl)
         if self.entropy is not None:
             if self.entropy.target is not None and "entropy" in means:

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl import functional as F
-from lit_agentrl.algorithms.base import Algorithm
-from lit_agentrl.algorithms.reference import Reference
-from lit_agentrl.algorithms.terms import KLTerm
+from lit_agentrl.algorithms.reference import Reference, ReferencedAlgorithm
 from lit_agentrl.policies.base import Policy
 from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
 from lit_agentrl.rollouts.comparisons import SIDE, Side
@@ -96,7 +94,7 @@ class Verdict:
     """[P]: of the other one"""
 
 
-class PreferenceAlgorithm(Algorithm):
+class PreferenceAlgorithm(ReferencedAlgorithm):
     """Raises the probability of preferred answers against that of the others. Subclasses give the loss of a pair.
 
     The loss of an optimizer step is the mean over the comparisons of all ranks. Both answers of a pair are in one
@@ -124,8 +122,6 @@ class PreferenceAlgorithm(Algorithm):
         if reference is not None and reference not in get_args(PreferenceReference):
             raise ValueError(f"{_KEY} is {reference!r}: it must be one of {', '.join(get_args(PreferenceReference))}")
         self.reference_kind = reference
-        self.reference: Reference | None = None
-        self._resumed = False
 
     @abstractmethod
     def compare(self, pairs: Compared) -> Verdict:
@@ -147,46 +143,24 @@ class PreferenceAlgorithm(Algorithm):
         Raises:
             ValueError: `adapter_off` would not be the policy that training begins with.
         """
-        super().on_fit_start()
-        if self.reference_kind == "adapter_off" and not self._resumed and _adapter_acts(self.policy):
+        if self.reference_kind == "adapter_off" and not self.resumed and _adapter_acts(self.policy):
             raise ValueError(
                 f"{_KEY}: adapter_off is not the policy that training begins with, because the adapter has been "
                 "trained before; use start, or merge the adapter first (python -m lit_agentrl export)"
             )
-        self._ensure_reference()
+        super().on_fit_start()
 
-    def _ensure_reference(self) -> Reference | None:
-        if self.reference is None and self.reference_kind is not None:
-            if self.reference_kind == "adapter_off" and not hasattr(self.policy.model, "peft_config"):
-                raise ValueError(f"{_KEY}: adapter_off needs policy.init_args.lora; use start")
-            self.reference = Reference(KLTerm(reference=self.reference_kind), self.policy)
-        return self.reference
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the reference: the policy cannot be taken back to its start."""
-        if self.reference is not None:
-            checkpoint["reference"] = self.reference.state_dict()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take the reference over."""
-        self._resumed = True
-        if self.reference_kind is not None and "reference" in checkpoint:
-            self.policy.build()
-            reference = self._ensure_reference()
-            assert reference is not None
-            reference.load_state_dict(checkpoint["reference"])
+    def make_reference(self) -> Reference | None:
+        """Return a new reference, as configured."""
+        return None if self.reference_kind is None else Reference(self.reference_kind, self.policy, key=_KEY)
 
     def prepare(self, batch: RolloutBatch) -> None:
         """Write the reference's log-probs."""
-        reference = self._ensure_reference()
-        if reference is None:
+        if self.reference_kind is None:
             return
-        reference.policy.causal_lm.to(self.device)
         wanted = (batch.weight != 0) | (batch.columns[SIDE] == Side.MISMATCHED)
-        with reference.active():
-            batch.columns[REF_LOGPROBS] = self.logprobs_of(
-                batch, wanted, otherwise=torch.zeros_like(batch.behavior_logprobs), policy=reference.policy
-            )
+        nothing = torch.zeros_like(batch.behavior_logprobs)
+        batch.columns[REF_LOGPROBS] = self.reference_logprobs(batch, wanted, otherwise=nothing)
 
     # Loss -----------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from lit_agentrl import functional as F
 from lit_agentrl.algorithms.dpo import compare_with_reference
-from lit_agentrl.algorithms.online_preference import EpisodePreference, check_group_size, comparable
+from lit_agentrl.algorithms.online_preference import EpisodePreference, Pairs, check_group_size, comparable
 from lit_agentrl.algorithms.preference import Compared, PreferenceReference, Verdict, above_zero
 from lit_agentrl.policies.base import Policy
 from lit_agentrl.rollouts.comparisons import SIDE, Side
@@ -51,7 +50,7 @@ class ETO(EpisodePreference):
         if not self.needs_demonstrations:
             check_group_size(self, group_size)
 
-    def pairs(self, rollout: Rollout) -> Mapping[int, Sequence[tuple[int | None, int]]]:
+    def pairs(self, rollout: Rollout) -> Pairs:
         """Return failures with a success each, or with the demonstration."""
         found = {}
         for group, members in comparable(rollout).items():

@@ -75,6 +75,9 @@ class Critic(nn.Module):
             return
         if self._kind == "own":
             self.trunk = policy.trainable_copy()
+            head, words = (getattr(self.trunk.causal_lm, f"get_{side}_embeddings")() for side in ("output", "input"))
+            # No value depends on a head of its own; parameters without a gradient would keep ranks waiting.
+            head.requires_grad_(head.weight is words.weight)
         weight = policy.causal_lm.get_output_embeddings().weight
         self.head = nn.Linear(policy.hidden_size, self._num_values, device=weight.device, dtype=weight.dtype)
         nn.init.zeros_(self.head.weight)

@@ -16,7 +16,7 @@ def policy():
 
 def moved_away(algorithm):
     """Make the reference differ from the policy, so that log-ratios are not 0."""
-    reference = algorithm._ensure_reference()
+    reference = algorithm.ensure_reference()
     if reference is not None:
         draw = torch.Generator().manual_seed(1)
         with torch.no_grad():

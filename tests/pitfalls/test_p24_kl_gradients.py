@@ -51,7 +51,7 @@ def kl_part(paths, term, advantage=None, group_size=2):
     policy, reference = pair(paths)
     algorithm = algorithm_for(policy, advantage or LeaveOneOut(), kl=term)
     algorithm.trainer = trainer()
-    algorithm._ensure_reference().policy.load_state_dict(reference.state_dict())
+    algorithm.ensure_reference().policy.load_state_dict(reference.state_dict())
     with_kl = expected_gradient(algorithm, group_size=group_size)
     without = expected_gradient(algorithm_for(policy, advantage or LeaveOneOut()), group_size=group_size)
     return (with_kl - without) / -BETA, policy, reference
@@ -150,6 +150,6 @@ def test_the_reward_itself_is_still_followed():
     policy, reference = pair(TREE)
     algorithm = algorithm_for(policy, LeaveOneOut(), kl=KLTerm(coefficient=BETA, estimator="k1", place="reward"))
     algorithm.trainer = trainer()
-    algorithm._ensure_reference().policy.load_state_dict(reference.state_dict())
+    algorithm.ensure_reference().policy.load_state_dict(reference.state_dict())
     expected = true_gradient(policy) - BETA * exact_of_episodes(policy, reference)
     assert_equal(expected_gradient(algorithm, group_size=2), expected)

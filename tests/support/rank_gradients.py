@@ -111,7 +111,7 @@ class OneRollout(L.LightningDataModule):
             mine = groups()[self.trainer.global_rank :: self.trainer.world_size]
             rollout = rollout_of(*mine)
             batch = batch_from_groups(rollout.groups, temperature=0.8)
-            own = module._trainer_logprobs(batch)
+            own = module.old_logprobs(batch)
             batch.old_logprobs = own + 0.2 * torch.sin(batch.token_ids + batch.position_ids.float())
             batch.behavior_logprobs = batch.old_logprobs - 0.1 * torch.cos(batch.token_ids.float())
             yield from module.batches(rollout, batch)
