@@ -133,7 +133,7 @@ class ActionValueTerm:
         """
         before, after = turn_marks(batch)
         owner = batch.trajectory[batch.segment].clamp_min(0)
-        taught, groups = episodes.valid[owner], episodes.groups[owner]
+        taught = episodes.valid[owner]
         cut = torch.tensor([_goes_on(trajectory) for trajectory in episodes.trajectories], dtype=torch.bool)
         rewards, exists, turn = episodes.spoken_turns()
         turns = exists.sum(-1)
@@ -146,7 +146,7 @@ class ActionValueTerm:
             _Q: (after & taught).float(),
             _V: (before & taught).float(),
             _NEXT: torch.where(stops, turns[owner], 0).float(),
-            _GROUP: groups.float(),
+            _GROUP: episodes.groups[owner].float(),
         }
 
     @staticmethod
@@ -235,6 +235,7 @@ class ActionValueTerm:
 
 
 def _goes_on(trajectory: Trajectory) -> bool:
+    """Whether an episode was stopped between two turns."""
     if trajectory.status != "truncated" or not trajectory.turns:
         return False
     return trajectory.turns[-1].completion.stop_reason == "eos"
@@ -242,12 +243,9 @@ def _goes_on(trajectory: Trajectory) -> bool:
 
 def _turn_keys(batch: RolloutBatch, index: Tensor, *, turn: str = _TURN) -> Tensor:
     """Return a number per token that is one more for the next turn of the same trajectory, int64."""
-    if not index.numel():  # a filler has no columns
-        return index
-    owner = batch.trajectory[batch.segment]
-    if _EPISODE in batch.columns:
-        owner = batch.columns[_EPISODE].long()
-    return owner[index] * (1 << 20) + batch.columns[turn][index].long()
+    owner = batch.columns.get(_EPISODE, batch.trajectory[batch.segment])
+    number = batch.columns.get(turn, batch.weight)  # a filler has no columns
+    return owner[index].long() * (1 << 20) + number[index].long()
 
 
 def _at_keys(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:

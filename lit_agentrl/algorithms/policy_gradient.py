@@ -312,9 +312,8 @@ class PolicyGradient(ReferencedAlgorithm, OnPolicyAlgorithm):
                 kl = F.adaptive_kl_coefficient(
                     kl, float(means["kl"]), target=self.kl.target, horizon=self.kl.horizon, num_steps=1
                 )
-            reference = self.ensure_reference()
-            assert reference is not None
-            reference.follow()
+            if self.reference is not None:
+                self.reference.follow()
             self.log("train/kl_coefficient", kl)
         if self.entropy is not None:
             if self.entropy.target is not None and "entropy" in means:

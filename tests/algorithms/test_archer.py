@@ -1,5 +1,6 @@
 """Utterance-level Q learning: what Q and V regress to, that they judge, and that policy and critic take turns."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -8,14 +9,15 @@ from rl_support import EndingPolicy, equal, parity_data, rollout_of, trainer, tr
 
 from lit_agentrl.algorithms import ArCHer, OptimizerConfig
 from lit_agentrl.algorithms.action_values import ActionValueConfig, turn_marks
+from lit_agentrl.algorithms.terms import KLTerm, Objectives
 from lit_agentrl.rollouts.segments import batch_from_groups
 
 LR = OptimizerConfig(lr=1e-3)
 
 
-def built(*, dtype=torch.float64, values=None, **critic):
+def built(*, dtype=torch.float64, values=None, objectives=None, **critic):
     """A module in float64; Q and V of critic and target are constant if `values` (q, v, target q, target v) say so."""
-    module = ArCHer(EndingPolicy(), critic=ActionValueConfig(**critic), whiten=False, seed=0)
+    module = ArCHer(EndingPolicy(), critic=ActionValueConfig(**critic), objectives=objectives, whiten=False, seed=0)
     module.configure_model()
     module.to(dtype)
     if values is not None:
@@ -59,13 +61,73 @@ def test_targets_by_hand():
 
 
 def test_an_episode_that_was_cut_between_turns_goes_on_and_one_that_ended_does_not():
-    """Both have one turn without reward; target V is 4, gamma 0.5: targets 2 and 0, Q is 1: (1 + 1)/2, twice."""
-    module = built(values=(1.0, 0.0, 0.0, 4.0), gamma=0.5)
+    """Both have one turn without reward; target V is 4, gamma 0.5: targets 2 and 0, Q is 3: (1 + 9)/2, twice."""
+    module = built(values=(3.0, 0.0, 0.0, 4.0), gamma=0.5)
     cut = trajectory(0, 0, turn([1], [2]), status="truncated", closing_ids=(7,))
     _, terms = critic_loss(module, cut, trajectory(0, 1, turn([1], [3])))
-    assert terms["q_loss"].item() == pytest.approx(2 * (1 + 1) / 2)
+    assert terms["q_loss"].item() == pytest.approx(2 * (1 + 9) / 2)
     _, terms = critic_loss(module, cut)
-    assert terms["q_loss"].item() == pytest.approx(2 * (1 - 2) ** 2)
+    assert terms["q_loss"].item() == pytest.approx(2 * 1)
+
+
+def test_an_episode_that_was_cut_without_room_for_a_closing_goes_on_and_a_cut_reply_ends():
+    """As above, read after the last token: target 2 for the first, 0 for the second."""
+    module = built(values=(3.0, 0.0, 0.0, 4.0), gamma=0.5)
+    _, terms = critic_loss(module, trajectory(0, 0, turn([1], [2]), status="truncated"))
+    assert terms["q_loss"].item() == pytest.approx(2 * 1)
+    reply = turn([1], [2])
+    reply.completion = dataclasses.replace(reply.completion, stop_reason="length")
+    _, terms = critic_loss(module, trajectory(0, 0, reply, status="truncated"))
+    assert terms["q_loss"].item() == pytest.approx(2 * 9)
+
+
+def test_a_turn_without_tokens_is_no_step_and_what_it_earned_is_not_lost():
+    """Turns earn 1, 5, 2; the second has no tokens. gamma 0.5, target V 4: Q regresses to 1 + 5 + 0.5 x 4 = 8, to 2."""
+    episode = trajectory(0, 0, turn([1], [2, 3]), turn([4], [], parent=0), turn([5], [6], parent=1), reward=8.0)
+    for one, reward in zip(episode.turns, (1.0, 5.0, 2.0), strict=True):
+        one.reward = reward
+    _, terms = critic_loss(built(values=(1.0, 0.0, 0.0, 4.0), gamma=0.5), episode)
+    assert terms["q_loss"].item() == pytest.approx(2 * (7**2 + 1**2) / 2)
+
+
+def test_with_objectives_all_is_paid_at_the_end():
+    """The objective is success, 1 here: Q regresses to 0.5 x 4 = 2 and to 1, whatever the turns earned."""
+    module = built(values=(0.0, 0.0, 0.0, 4.0), gamma=0.5, objectives=Objectives(weights={"success": 1.0}))
+    _, terms = critic_loss(module, two_turns(success=True))
+    assert terms["q_loss"].item() == pytest.approx(2 * (2**2 + 1**2) / 2)
+
+
+def test_the_critic_does_not_run_a_shared_policy_for_its_gradient():
+    module = built(trunk="shared")
+    loss, _ = critic_loss(module, two_turns())
+    trunk = dict(module.policy.named_parameters())
+    gradients = torch.autograd.grad(loss, list(trunk.values()))
+    assert not any(gradient.any() for gradient in gradients)
+    states = module.turn_states
+    seen = []
+    module.turn_states = lambda *args, **options: seen.append(states(*args, **options)) or seen[-1]
+    critic_loss(module, two_turns())
+    assert len(seen) == 2  # one of the judgement, one of the step
+    assert not any(tensor.requires_grad for found in seen for tensor in found)
+
+
+def test_critic_steps_alone_need_no_old_logprobs():
+    module = built(updates=4)
+    rollout = rollout_of([two_turns()])
+    batch = batch_from_groups(rollout.groups)
+    module.batches(rollout, batch)
+    assert batch.old_logprobs is None
+
+
+def test_judging_leaves_every_part_in_its_mode():
+    module = built()
+    module.train()
+    module.target.eval()
+    with module.scoring():
+        assert not any(part.training for part in module.modules())
+    assert module.critic.training
+    assert module.policy.causal_lm.training
+    assert not any(part.training for part in module.target.modules())
 
 
 def test_an_expectile_weighs_surprises_upwards():
@@ -113,6 +175,7 @@ def test_the_critics_gradient_does_not_depend_on_micro_batches(options, share_pr
     episodes = [two_turns(s) for s in range(3)]
     episodes.append(trajectory(0, 3, turn([1], [9] * 7), turn([8, 8], [7], parent=0), status="truncated"))
     episodes[-1].closing_ids = (5, 5, 5)
+    episodes.append(trajectory(0, 4, turn([1], [2]), turn([9, 9], [3, 4])))
     others = [trajectory(1, s, turn([4, 4, 4], [s + 1] * (s + 1)), reward=float(s)) for s in range(4)]
     rollout = rollout_of(episodes, others, [trajectory(2, 0)])
     batch = module.batches(rollout, batch_from_groups(rollout.groups))[-1]
@@ -215,3 +278,8 @@ def test_a_resumed_run_goes_on_exactly(replay_rollouts, tmp_path):
 def test_bad_settings_name_their_key(options, key):
     with pytest.raises(ValueError, match=r"model\.init_args\.critic\." + key):
         ActionValueConfig(**options)
+
+
+def test_a_kl_in_the_reward_would_have_no_effect():
+    with pytest.raises(ValueError, match=r"model\.init_args\.kl\.place: reward would have no effect"):
+        ArCHer(EndingPolicy(), kl=KLTerm(estimator="k1", place="reward"), seed=0)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from lit_agentrl.algorithms import OptimizerConfig
+from lit_agentrl.algorithms.optimizer import ParameterGroup
 
 
 def factors(total=8, **options):
@@ -42,6 +43,24 @@ def test_vectors_are_not_decayed_and_frozen_parameters_are_left_out():
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert [p.shape for p in decayed["params"]] == [torch.Size([2, 2])]
     assert [p.shape for p in plain["params"]] == [torch.Size([2])] * 3
+
+
+def test_a_configured_group_replaces_the_algorithms_group_of_its_name():
+    named = list(nn.ModuleDict({"critic": nn.Linear(2, 2), "policy": nn.Linear(2, 2)}).named_parameters())
+    own = {"critic": ParameterGroup(match="critic.*", lr=0.5, max_grad_norm=3.0)}
+    config = OptimizerConfig(lr=0.1, groups={"critic": ParameterGroup(match="policy.*", lr=0.2, max_grad_norm=2.0)})
+    rates = {id(p): g["lr"] for g in config.make_optimizer(named, further=own).param_groups for p in g["params"]}
+    assert [rates[id(parameter)] for _, parameter in named] == [0.1, 0.1, 0.2, 0.2]
+    together, apart = config.clip_groups(named, further=own)
+    assert [id(p) for p in together.parameters] == [id(p) for name, p in named if name.startswith("critic")]
+    assert (apart.name, apart.limit) == ("critic", 2.0)
+
+
+def test_a_configured_pattern_comes_before_the_algorithms_own():
+    named = list(nn.ModuleDict({"critic": nn.Linear(2, 2)}).named_parameters())
+    config = OptimizerConfig(lr=0.1, groups={"biases": ParameterGroup(match="*.bias", lr=0.2)})
+    groups = config.make_optimizer(named, further={"critic": ParameterGroup(match="critic.*", lr=0.5)}).param_groups
+    assert {group["name"]: group["lr"] for group in groups} == {"biases": 0.2, "critic": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Preference files: their forms, what is wrong with them, who is held out, and in which order pairs come."""
 
+import copy
 import json
 import sys
 import types
@@ -416,6 +417,13 @@ def test_the_files_of_a_run_are_trajectory_preferences(tmp_path):
     assert set(trained.tolist()) <= set(ids)
     assert int(batch.turn.max()) == 1
     assert torch.isin(trained, torch.tensor(ids)).all()
+
+    for parent in (1, -1, 7):
+        wrong = copy.deepcopy(records[:1])
+        wrong[0]["turns"][1]["parent"] = parent
+        file = write_lines(tmp_path / "wrong.jsonl", wrong)
+        with pytest.raises(ValueError, match=rf"wrong\.jsonl:1: parent of turn 1 is {parent}: .* earlier turn"):
+            batches(PreferenceDataModule([file], held_out=0.0), module=ETO(EndingPolicy(), seed=0))
 
     records[0]["turns"][0]["reply"]["text"] = "something else"
     other = write_lines(tmp_path / "other.jsonl", records)

@@ -61,6 +61,16 @@ def test_one_step_advantages_read_the_very_next_turn():
     assert advantages(estimator, episode(FIRST), kind=Flat) == [1.75, 1.75, 0.75, -1, -1]
 
 
+@pytest.mark.parametrize(
+    ("lam", "expected"),
+    # 1 + 0.5 are earned by the turn of two tokens, whose value is 0.5; 2 by the last one, whose value is 1.
+    [(1.0, [3.0, 3.0, 1.0]), (0.0, [1.5 + 1 - 0.5, 1.5 + 1 - 0.5, 1.0])],
+)
+def test_a_turn_without_tokens_is_no_step_of_generalized_advantages(lam, expected):
+    estimator = GeneralizedAdvantage(lam=lam, step="turn", whiten=False)
+    assert advantages(estimator, episode((1.0, 0.5, 2.0), tokens=((2, 3), (), (5,))), kind=Flat) == expected
+
+
 def test_step_returns_of_gigpo():
     """Discount 0.5: returns 0.5, 1, 2 against 0, 0, 0 at equal states; half the gap each way, and the episode's ±1."""
     found = advantages(

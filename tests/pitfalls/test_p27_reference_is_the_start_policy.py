@@ -110,3 +110,20 @@ def test_a_resumed_run_keeps_the_reference(tmp_path, policy):
     run.save_checkpoint(tmp_path / "half.ckpt")
     trainer(max_epochs=3).fit(second, datamodule=data(tmp_path), ckpt_path=tmp_path / "half.ckpt")
     assert equal(weights(whole), weights(second))
+
+
+@pytest.mark.parametrize("policy", [EndingPolicy, LoRAPolicy])
+def test_an_evaluation_before_the_warm_start_does_not_make_the_reference(tmp_path, policy):
+    """The reference that a validation needed is that of other weights."""
+    module = DPO(policy(), optimizer=LR, seed=0)
+    files = data(tmp_path, held_out=0.5)
+    trainer(limit_val_batches=1.0).validate(module, datamodule=files, verbose=False)
+    with torch.no_grad():
+        for weight in module.policy.parameters():
+            weight += 0.02 * torch.sin(torch.arange(weight.numel())).view_as(weight)
+    first = []
+    original = module.log_dict
+    module.log_dict = lambda values, **options: first.append(values) or original(values, **options)
+    trainer(max_epochs=1).fit(module, datamodule=files)
+    assert float(first[0]["train/reward_margin"]) == pytest.approx(0.0, abs=1e-5)
+    assert float(first[0]["train/kl"]) == pytest.approx(0.0, abs=1e-5)

@@ -32,6 +32,18 @@ from lit_agentrl.rollouts.segments import batch_from_demonstrations, batch_from_
 from lit_agentrl.rollouts.stream import SizedStream
 
 LEARNT = CriticConfig(trunk="shared", shared_gradient=True)
+# Four groups in three minibatches: with two ranks, some rank has nothing of a minibatch.
+MINIBATCHES = {"num_minibatches": 3}
+
+
+class UntiedPolicy(EndingPolicy):
+    """Its output layer is not its input layer."""
+
+    def _load(self, seed):
+        model, tokenizer, chat = super()._load(seed)
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().flip(0))
+        return model, tokenizer, chat
 
 
 def every(teacher):
@@ -45,6 +57,7 @@ def every(teacher):
         "grpo": GRPO,
         "grpo_batch_scale": lambda p, **o: GRPO(p, advantage_scale="batch", aggregation="seq-mean-token-sum", **o),
         "grpo_kl_entropy": lambda p, **o: GRPO(p, kl=KLTerm(), entropy=EntropyTerm(coefficient=0.1), **o),
+        "grpo_kl_minibatches": lambda p, **o: GRPO(p, kl=KLTerm(), **MINIBATCHES, **o),
         "grpo_kl_in_reward": lambda p, **o: GRPO(p, kl=KLTerm(estimator="k1", place="reward"), **o),
         "grpo_corrected": lambda p, **o: GRPO(
             p, correction=OffPolicyTerm(mode="mis", level="geometric", high=1.2, sequence_mask=0.5), **o
@@ -60,7 +73,9 @@ def every(teacher):
         "gigpo": GiGPO,
         "ppo": PPO,
         "ppo_shared": lambda p, **o: PPO(p, step="turn", critic=LEARNT, **o),
+        "ppo_untied": lambda p, **o: PPO(UntiedPolicy(), **MINIBATCHES, **o),
         "vapo": lambda p, **o: VAPO(p, critic=CriticConfig(), **o),
+        "vapo_minibatches": lambda p, **o: VAPO(p, critic=CriticConfig(), **MINIBATCHES, **o),
         "archer": lambda p, **o: ArCHer(p, critic=ActionValueConfig(updates=1, cql=0.3), **o),
         "distillation": lambda p, **o: Distillation(p, teacher=teacher, **o),
     }
