@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox_support import processes_with
+from process_watch import with_command
 
 from lit_agentrl.agents.tools.sandbox.protocol import Limits
 from lit_agentrl.agents.tools.sandbox.sandbox import Sandbox
@@ -358,4 +358,4 @@ def test_what_a_call_leaves_behind_is_gone_when_it_returns(sandbox):
         """,
     )
     assert result.exit_code == 0, result.stderr
-    assert not processes_with(marker)
+    assert not with_command(marker)

@@ -5,11 +5,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from sandbox_support import descendants, gone_within
+from process_watch import descendants, gone_within, happens
 
 from lit_agentrl.agents.tools.sandbox import sandbox as module
 from lit_agentrl.agents.tools.sandbox.cgroups import ControlGroup
@@ -183,11 +182,8 @@ def test_no_process_outlives_the_trainer(ending):
     )
     zygote = int(trainer.stdout.readline())
     # the process that waits, the init of the namespace, the code and its fork
-    deadline = time.monotonic() + 20
-    while len(descendants(zygote)) < 4 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert happens(lambda: len(descendants(zygote)) == 4, within_s=20)
     pids = [zygote, *descendants(zygote)]
-    assert len(pids) == 5
     if ending == "normal":
         trainer.stdin.write(b"\n")
         trainer.stdin.flush()
