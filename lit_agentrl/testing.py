@@ -18,6 +18,7 @@ from lit_agentrl.agents.tools.calculator import calculator
 from lit_agentrl.envs.spec import EnvSpec
 from lit_agentrl.protocols import Demonstrator, Environment
 from lit_agentrl.types import (
+    SPLITS,
     Action,
     Demonstration,
     EnvTraits,
@@ -31,7 +32,6 @@ from lit_agentrl.types import (
 
 EnvFactory: TypeAlias = EnvSpec | Callable[[], Environment]
 
-_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _PROBES = ("", "I do not know.")
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -70,7 +70,7 @@ def check_environment(
         _check_shape(first)
         tasks = _check_tasks(first, second, seeds)
         _check_opening(first, tasks)
-        probed = [task for split in _SPLITS for task in tasks[split][:3]]
+        probed = [task for split in SPLITS for task in tasks[split][:3]]
         _check_fresh_reset(first, probed[0])
         for task, probe in itertools.product(probed, _PROBES):
             _check_episode(first, second, task, probe, max_steps)
@@ -100,9 +100,9 @@ def _check_shape(env: Environment) -> None:
 
 
 def _check_tasks(first: Environment, second: Environment, seeds: Sequence[int]) -> dict[Split, list[Task]]:
-    tasks: dict[Split, list[Task]] = {split: [] for split in _SPLITS}
+    tasks: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     owners: dict[str, Split] = {}
-    for split, seed in itertools.product(_SPLITS, seeds):
+    for split, seed in itertools.product(SPLITS, seeds):
         where = f"sample_task({seed}, {split!r})"
         task = _expect(first.sample_task(seed, split), Task, where)
         if task.split != split or task.seed != seed:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Phase: TypeAlias = Literal["train", "val", "test", "predict"]
 Split: TypeAlias = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 StopReason: TypeAlias = Literal["eos", "length", "context"]
 TrajectoryStatus: TypeAlias = Literal["completed", "truncated", "failed"]
 TrajectoryRole: TypeAlias = Literal["policy", "reflection", "meta", "worker"]

@@ -14,7 +14,7 @@ import lit_agentrl
 ROOT = Path(lit_agentrl.__file__).parents[1]
 # Each part may import itself and what stands above it.
 LAYERS = [
-    {"types", "seeding"},
+    {"types", "seeding", "processes"},
     {"protocols"},
     {"functional"},
     {"rewards", "reporting.statistics"},
@@ -25,6 +25,7 @@ LAYERS = [
 ]
 TORCH_FREE = [
     "types",
+    "processes",
     "protocols",
     "seeding",
     "envs.spec",

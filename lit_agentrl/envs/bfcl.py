@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 
+from lit_agentrl.envs.arguments import check_at_least, check_some
 from lit_agentrl.envs.bfcl_api import (
     CATEGORIES,
     DOCS,
@@ -23,6 +23,7 @@ from lit_agentrl.envs.bfcl_api import (
 from lit_agentrl.envs.calls import call_message
 from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.splits import choose
+from lit_agentrl.envs.states import History
 from lit_agentrl.rewards.grading import GraderError
 from lit_agentrl.types import (
     Action,
@@ -81,11 +82,9 @@ class BFCLMultiTurn:
         turn_weight: float = 0.0,
     ) -> None:
         check_requirements(type(self))
-        _check_names("categories", categories, CATEGORIES)
-        _check_names("classes", DOCS if classes is None else classes, DOCS)
-        for name, value in (("max_user_turns", max_user_turns), ("max_steps_per_turn", max_steps_per_turn)):
-            if value is not None and value < 1:
-                raise ValueError(f"env.init_args.{name} must be at least 1, got {value}")
+        check_some("categories", categories, CATEGORIES)
+        check_some("classes", DOCS if classes is None else classes, DOCS)
+        check_at_least(1, max_user_turns=max_user_turns, max_steps_per_turn=max_steps_per_turn)
         self.max_steps_per_turn = max_steps_per_turn
         self.turn_weight = turn_weight
         allowed = set(DOCS if classes is None else classes)
@@ -205,7 +204,7 @@ class _Episode:
         self._gold_instances = make_instances(self.dialogue)
         self._model = Dispatcher(self._model_instances)
         self.gold = Dispatcher(self._gold_instances)
-        self._key = hashlib.blake2b(task.id.encode(), digest_size=8)
+        self._history = History(task.id)
         offered = {name: spec for cls in self.dialogue.classes for name, spec in tool_specs(cls).items()}
         self._all_tools = {name: spec for name, spec in offered.items() if name not in self.dialogue.excluded}
 
@@ -231,7 +230,7 @@ class _Episode:
                 {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in handed
             ]
             text = f"{json.dumps(docs)}\n{_HANDED_OVER}"
-        self._key.update(b"turn")
+        self._history.add("turn")
         return self._observation((Message.of("user", text),))
 
     def observe(self, outputs: Sequence[tuple[str, str]]) -> Observation:
@@ -251,7 +250,7 @@ class _Episode:
             text = self._model.call(call.name, call.arguments)
             self._results.append(text)
             self._called_in_turn = True
-            self._key.update(f"{call.name} {json.dumps(dict(call.arguments), sort_keys=True)} {text}".encode())
+            self._history.add_calls([(call, text)])
             outputs.append((call.id, text))
         return outputs
 
@@ -272,9 +271,4 @@ class _Episode:
             raise GraderError(f"the checks of {self.dialogue.id} raised {type(error).__name__}: {error}") from error
 
     def _observation(self, messages: tuple[Message, ...]) -> Observation:
-        return Observation(messages=messages, tools=self._offered, state_key=self._key.hexdigest())
-
-
-def _check_names(key: str, given: Sequence[str] | dict[str, str], accepted: Sequence[str] | dict[str, str]) -> None:
-    if not given or set(given) - set(accepted):
-        raise ValueError(f"env.init_args.{key} must be some of {', '.join(accepted)}, got {list(given)}")
+        return Observation(messages=messages, tools=self._offered, state_key=self._history.key)

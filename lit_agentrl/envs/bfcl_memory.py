@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lit_agentrl.envs.arguments import check_at_least
 from lit_agentrl.envs.bfcl_api import REQUIRES, Dispatcher, as_tool, read_lines
 from lit_agentrl.envs.calls import call_message
 from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.splits import choose
+from lit_agentrl.envs.states import History
 from lit_agentrl.rewards.answers import answer_instruction, extract_answer, write_answer
 from lit_agentrl.rewards.grading import GraderError
 from lit_agentrl.types import Action, Demonstration, EnvTraits, Message, Observation, Split, StepResult, Task, ToolSpec
@@ -77,10 +79,8 @@ class BFCLMemory:
 
     def __init__(self, *, extra_words: int = 3, max_steps: int = 8, writing: bool = False) -> None:
         check_requirements(type(self))
-        if extra_words < 0:
-            raise ValueError(f"env.init_args.extra_words must be at least 0, got {extra_words}")
-        if max_steps < 1:
-            raise ValueError(f"env.init_args.max_steps must be at least 1, got {max_steps}")
+        check_at_least(0, extra_words=extra_words)
+        check_at_least(1, max_steps=max_steps)
         self.extra_words = extra_words
         self.max_steps = max_steps
         self.tools = tuple(spec for name, spec in _tool_specs().items() if writing or name in _READING)
@@ -110,11 +110,12 @@ class BFCLMemory:
             raise ValueError(f"task {task.id!r}: the installed bfcl-eval has no such question")
         self._question = _questions()[task.id]
         self._steps = 0
+        self._history = History(task.id)
         store = _store_class()()
         store.archival_memory = dict(_entries(self._question.scenario))
         self._dispatcher = Dispatcher({"store": store})
         text = f"{_INSTRUCTION}\n{self._question.text}\n{answer_instruction('line')}"
-        return Observation(messages=(Message.of("user", text),), tools=self.tools, state_key=task.id)
+        return Observation(messages=(Message.of("user", text),), tools=self.tools, state_key=self._history.key)
 
     def step(self, action: Action) -> StepResult:
         """Run the calls, or grade the answer.
@@ -129,9 +130,10 @@ class BFCLMemory:
         calls = action.message.tool_calls
         self._steps += 1
         if calls and self._steps <= self.max_steps:
-            outputs = [(call.id, self._run(call.name, call.arguments, call.error)) for call in calls]
-            messages = tuple(Message.of("tool", text, tool_call_id=call_id) for call_id, text in outputs)
-            return StepResult(observation=Observation(messages=messages, tools=self.tools))
+            outputs = [(call, self._run(call.name, call.arguments, call.error)) for call in calls]
+            key = self._history.add_calls(outputs)
+            messages = tuple(Message.of("tool", text, tool_call_id=call.id) for call, text in outputs)
+            return StepResult(observation=Observation(messages=messages, tools=self.tools, state_key=key))
         self._question = None
         answer = None if calls else extract_answer(action.message.text, "line")
         success = answer is not None and self._is_right(answer, question)

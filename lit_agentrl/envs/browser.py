@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lit_agentrl.processes import EXEC_DYING_WITH_PARENT
+
 VARIABLE = "LIT_AGENTRL_BROWSER"
 INSTALL = "apt-get install chromium-headless-shell (or: playwright install chromium-headless-shell)"
 
@@ -30,8 +32,6 @@ _ARGUMENTS = (
     "--allow-file-access-from-files",  # pages of the package hold other pages of the package in frames
     "--host-resolver-rules=MAP * ~NOTFOUND",  # nothing is fetched from anywhere
 )
-# The driver puts the browser into a session of its own, out of reach of whoever ends the worker's process group.
-_DIES_WITH_ITS_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 _FOLDER = "lit_agentrl_browser_"
 _TICK_S = 0.25
 
@@ -179,8 +179,9 @@ class Browser:
                     os.environ["TMPDIR"] = before
             self._stopped = threading.Event()
             threading.Thread(target=self._watch, args=(self._stopped,), daemon=True, name="browser-watch").start()
+        # The driver gives the browser a session of its own, out of reach of whoever ends the process group of a worker.
         launcher = Path(self._folder) / "launcher"
-        launcher.write_text(f"#!/bin/sh\nexec '{sys.executable}' -ISc '{_DIES_WITH_ITS_PARENT}' '{path}' \"$@\"\n")
+        launcher.write_text(f"#!/bin/sh\nexec '{sys.executable}' -ISc '{EXEC_DYING_WITH_PARENT}' '{path}' \"$@\"\n")
         launcher.chmod(0o700)
         self._browser = self._driver.chromium.launch(
             executable_path=str(launcher) if sys.platform == "linux" else path,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 MAX_COMMAND_CHARS = 200
+HOW = "Answer with one command on a line of its own."
+"""What an opening says about replies."""
 _LABEL = re.compile(r"^(?:[-*>#\s]*)(?:(?:action|command)\s*:)?\s*", flags=re.IGNORECASE)
 _WRAPPING = " \t\"'`*"
 
@@ -25,27 +26,7 @@ def read_command(reply: str) -> str:
 def refusal(command: str) -> str | None:
     """Return what to say about a command that no game can take, or `None`."""
     if not command:
-        return "Error: the reply is empty. Answer with one command on a line of its own."
+        return f"Error: the reply is empty. {HOW}"
     if len(command) > MAX_COMMAND_CHARS:
         return f"Error: the command is longer than {MAX_COMMAND_CHARS} characters. Answer with one short command."
     return None
-
-
-class History:
-    """A digest of all that was done and seen, as state key: equal ones mean equal episodes so far."""
-
-    def __init__(self, *texts: str) -> None:
-        self._digest = hashlib.blake2b(digest_size=8)
-        self.add(*texts)
-
-    def add(self, *texts: str) -> str:
-        """Take in what happened and return the key."""
-        for text in texts:
-            encoded = text.encode()
-            self._digest.update(b"%d:" % len(encoded) + encoded)
-        return self._digest.hexdigest()
-
-
-def digest(*texts: str) -> str:
-    """Return the key of what is seen now."""
-    return History(*texts).add()

@@ -13,10 +13,9 @@ from lit_agentrl.envs.dialogue_facts import UNKNOWN, QuestionType
 from lit_agentrl.envs.dialogue_memory import Delivery, SessionsEnvironment
 from lit_agentrl.envs.problem_files import read_records
 from lit_agentrl.envs.splits import choose, content_digest
-from lit_agentrl.types import Split, Task
+from lit_agentrl.types import SPLITS, Split, Task
 
 _KEY = "env.init_args.files"
-_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _HELD_OUT_SHARE = 0.15
 _SESSION = re.compile(r"session_(\d+)")
 _EVIDENCE = re.compile(r"D:?(\d+)")
@@ -96,7 +95,7 @@ class DialogueFiles(SessionsEnvironment):
         self.success_score = success_f1
         self.pays_score = partial_credit
         self._dialogues: dict[str, Sessions] = {}
-        self._questions: dict[Split, list[Question]] = {split: [] for split in _SPLITS}
+        self._questions: dict[Split, list[Question]] = {split: [] for split in SPLITS}
         self._read(files)
 
     def sample_task(self, seed: int, split: Split) -> Task:
@@ -150,8 +149,8 @@ class DialogueFiles(SessionsEnvironment):
             raise ValueError(f"{_KEY}: name at least one file")
         owners: dict[str, tuple[Split, str]] = {}
         for home, paths in named.items():
-            if home not in _SPLITS:
-                raise ValueError(f"{_KEY} must be a list or name splits {', '.join(_SPLITS)}, got {home!r}")
+            if home not in SPLITS:
+                raise ValueError(f"{_KEY} must be a list or name splits {', '.join(SPLITS)}, got {home!r}")
             found: list[Question] = []
             for path in paths:
                 for place, record in read_records(path):

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from lit_agentrl.agents.tools.base import ToolBox
+from lit_agentrl.envs.arguments import check_at_least, check_some
 from lit_agentrl.envs.calls import call_message
 from lit_agentrl.envs.dialogue_facts import MAX_FACTS, QUESTION_TYPES, UNKNOWN, Controls, QuestionType, make_dialogue
 from lit_agentrl.envs.splits import content_digest, draw_until
+from lit_agentrl.envs.states import History
 from lit_agentrl.rewards.answers import answer_instruction, exact_match, extract_answer, write_answer
 from lit_agentrl.seeding import derive_seed
 from lit_agentrl.types import Action, Demonstration, EnvTraits, Message, Observation, Split, StepResult, Task, ToolSpec
@@ -67,10 +69,8 @@ class SessionsEnvironment:
     def __init__(self, *, window: int, delivery: Delivery, max_lookups: int) -> None:
         if delivery not in _DELIVERIES:
             raise ValueError(f"env.init_args.delivery must be one of {', '.join(_DELIVERIES)}, got {delivery!r}")
-        if window < 0:
-            raise ValueError(f"env.init_args.window must be at least 0, got {window}")
-        if max_lookups < 1:
-            raise ValueError(f"env.init_args.max_lookups must be at least 1, got {max_lookups}")
+        check_at_least(0, window=window)
+        check_at_least(1, max_lookups=max_lookups)
         self.window = window
         self.delivery = delivery
         self.max_lookups = max_lookups
@@ -79,12 +79,14 @@ class SessionsEnvironment:
         self._sessions: list[dict[str, Any]] = []
         self._told = 0
         self._lookups = 0
+        self._history = History()
 
     def reset(self, task: Task) -> Observation:
         """Tell the last sessions and ask, or tell the first session."""
         self._task = task
         self._sessions = self._sessions_of(task)
         self._lookups = 0
+        self._history = History(task.id)
         if self.delivery == "turns":
             self._told = 0
             return self._next_session()
@@ -93,7 +95,7 @@ class SessionsEnvironment:
         if hidden:
             parts.insert(0, f"There were {len(self._sessions)} sessions. Sessions 1 to {hidden} can be looked up.")
         text = "\n\n".join([*parts, self._question(task)])
-        return Observation(messages=(Message.of("user", text),), tools=self._tools(), state_key=task.id)
+        return Observation(messages=(Message.of("user", text),), tools=self._tools(), state_key=self._history.key)
 
     def step(self, action: Action) -> StepResult:
         """Look something up, tell the next session, or grade the answer.
@@ -109,11 +111,10 @@ class SessionsEnvironment:
         calls = action.message.tool_calls
         self._lookups += bool(calls)
         if calls and self._tools() and self._lookups <= self.max_lookups:
-            messages = tuple(
-                Message.of("tool", self._look_up(call.name, call.arguments, call.error), tool_call_id=call.id)
-                for call in calls
-            )
-            return StepResult(observation=Observation(messages=messages, tools=self._tools()))
+            outputs = [(call, self._look_up(call.name, call.arguments, call.error)) for call in calls]
+            key = self._history.add_calls(outputs)
+            messages = tuple(Message.of("tool", text, tool_call_id=call.id) for call, text in outputs)
+            return StepResult(observation=Observation(messages=messages, tools=self._tools(), state_key=key))
         self._task = None
         answer = None if calls else extract_answer(action.message.text, "line")
         score = 0.0 if answer is None else self.score(answer, task)
@@ -138,7 +139,7 @@ class SessionsEnvironment:
 
     def demonstrate(self, task: Task, tools: Sequence[ToolSpec] = ()) -> Demonstration:
         """Show the answer, after a search where sessions are out of the window."""
-        running = self._task, self._sessions, self._told, self._lookups
+        running = self._task, self._sessions, self._told, self._lookups, self._history
         try:
             opening = self.reset(task)
             shown = list(opening.messages)
@@ -147,7 +148,7 @@ class SessionsEnvironment:
                 assert result.observation is not None
                 shown += [reply, *result.observation.messages]
         finally:
-            self._task, self._sessions, self._told, self._lookups = running
+            self._task, self._sessions, self._told, self._lookups, self._history = running
         shown.append(Message.of("assistant", write_answer(task.data["answer"], "line")))
         return Demonstration(task=task, messages=tuple(shown), tools=(*tools, *opening.tools))
 
@@ -252,19 +253,16 @@ class DialogueMemory(SessionsEnvironment):
         max_lookups: int = 4,
     ) -> None:
         super().__init__(window=window, delivery=delivery, max_lookups=max_lookups)
-        if sessions < 2:
-            raise ValueError(f"env.init_args.sessions must be at least 2, got {sessions}")
+        check_at_least(2, sessions=sessions)
+        check_at_least(0, distractors=distractors)
         if not 0 <= facts <= MAX_FACTS:
             raise ValueError(f"env.init_args.facts must be 0 to {MAX_FACTS}, got {facts}")
-        if distractors < 0:
-            raise ValueError(f"env.init_args.distractors must be at least 0, got {distractors}")
         for name, rate in (("update_rate", update_rate), ("withdraw_rate", withdraw_rate)):
             if not 0 <= rate <= 1:
                 raise ValueError(f"env.init_args.{name} must be from 0 to 1, got {rate}")
         if update_rate + withdraw_rate > 1:
             raise ValueError("env.init_args.update_rate and withdraw_rate must not exceed 1 together")
-        if not types or set(types) - set(QUESTION_TYPES):
-            raise ValueError(f"env.init_args.types must be some of {', '.join(QUESTION_TYPES)}, got {list(types)}")
+        check_some("types", types, QUESTION_TYPES)
         self.types = tuple(types)
         self.controls = Controls(
             sessions=sessions,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from lit_agentrl.agents.tools.calculator import calculator
-from lit_agentrl.envs.arithmetic import calculator_turn
 from lit_agentrl.envs.extras import check_installed
+from lit_agentrl.envs.one_answer import OneAnswer
 from lit_agentrl.envs.problem_files import Problem, read_problems
 from lit_agentrl.envs.reasoning_families import calculator_expression, make_dataset, population
 from lit_agentrl.envs.splits import choose, content_digest, draw_until, split_of
-from lit_agentrl.rewards.answers import AnswerFormat, answer_instruction, extract_answer, write_answer
+from lit_agentrl.rewards.answers import AnswerFormat
 from lit_agentrl.rewards.grading import GraderError, IsolatedGrader
 from lit_agentrl.rewards.maths import (
     AIME_MAX,
@@ -24,83 +23,16 @@ from lit_agentrl.rewards.maths import (
     word_match,
 )
 from lit_agentrl.seeding import derive_seed
-from lit_agentrl.types import Action, Demonstration, EnvTraits, Message, Observation, Split, StepResult, Task, ToolSpec
+from lit_agentrl.types import SPLITS, Split, Task
 
 AnswerKind: TypeAlias = Literal["aime", "expression"]
-_SPLITS: tuple[Split, ...] = ("train", "val", "test")
-_FORMATS = ("line", "tag", "boxed")
 _KINDS = ("aime", "expression")
 _INSTALL = "pip install 'lit_agentrl[math]'"
 _MODULUS = AIME_MAX + 1
 _MAX_DRAWS = 400
 
 
-class _OneAnswer:
-    """One question, one final answer; what the environments of this file share."""
-
-    traits = EnvTraits(deterministic=True, replay=True)
-
-    def __init__(self, *, answer_format: AnswerFormat, answer_weight: float, format_weight: float) -> None:
-        if answer_format not in _FORMATS:
-            raise ValueError(f"env.init_args.answer_format must be one of {', '.join(_FORMATS)}, got {answer_format!r}")
-        self.answer_format = answer_format
-        self.answer_weight = answer_weight
-        self.format_weight = format_weight
-        self._task: Task | None = None
-
-    def reset(self, task: Task) -> Observation:
-        """Ask the question."""
-        self._task = task
-        return Observation(messages=(self._question(task),), state_key=task.id)
-
-    def step(self, action: Action) -> StepResult:
-        """Grade the final answer of the reply; the episode is over.
-
-        Raises:
-            RuntimeError: No episode is running.
-            GraderError: The grader looped, crashed, or cannot read the gold answer.
-        """
-        if self._task is None:
-            raise RuntimeError("step was called without a running episode; call reset first")
-        task, self._task = self._task, None
-        answer = extract_answer(action.message.text, self.answer_format)
-        success = answer is not None and self._is_right(answer, task.data["answer"])
-        parts = {"answer": float(success), "format": float(answer is not None)}
-        return StepResult(
-            observation=None,
-            reward=self.answer_weight * parts["answer"] + self.format_weight * parts["format"],
-            reward_parts=parts,
-            terminated=True,
-            success=success,
-            info={"answer": answer},
-        )
-
-    def close(self) -> None:
-        """Drop the running episode."""
-        self._task = None
-
-    def demonstrate(self, task: Task, tools: Sequence[ToolSpec] = ()) -> Demonstration:
-        """Show the task solved: with the calculator if it is offered and can solve it, else by stating the answer."""
-        messages = [self._question(task)]
-        expression = task.data.get("expression")
-        if expression is not None and any(tool.name == "calculator" for tool in tools):
-            output = _computed(expression)
-            if output is not None and self._is_right(output, task.data["answer"]):
-                messages += calculator_turn(expression, output)
-        messages.append(Message.of("assistant", write_answer(task.data["answer"], self.answer_format)))
-        return Demonstration(task=task, messages=tuple(messages), tools=tuple(tools))
-
-    def _question(self, task: Task) -> Message:
-        return Message.of("user", f"{task.data['question']}\n{answer_instruction(self.answer_format)}")
-
-    def _is_right(self, answer: str, gold: str) -> bool:
-        try:
-            return aime_match(answer, gold)
-        except ValueError as error:
-            raise GraderError(str(error)) from None
-
-
-class MathProblems(_OneAnswer):
+class MathProblems(OneAnswer):
     """Problems from files, graded as AIME does (integers from 0 to 999) or through math-verify.
 
     The grader of expressions runs in a process of its own. One that loops is killed after `grader_timeout_s` and the
@@ -175,12 +107,19 @@ class MathProblems(_OneAnswer):
         super().close()
         self._grader.close()
 
-    def _is_right(self, answer: str, gold: str) -> bool:
+    def score(self, answer: str, task: Task) -> float:
+        """Return 1 for a right answer and 0 else.
+
+        Raises:
+            GraderError: The grader looped, crashed, or cannot read the gold answer.
+        """
+        gold = task.data["answer"]
         if self.answers == "aime":
-            return super()._is_right(answer, gold)
-        if is_word(gold):
-            return word_match(answer, gold)
-        return word_match(answer, gold) or (is_checkable(answer, gold) and bool(self._grader(answer, gold)))
+            return _aime_score(answer, gold)
+        right = word_match(answer, gold)
+        if not right and not is_word(gold):
+            right = is_checkable(answer, gold) and bool(self._grader(answer, gold))
+        return float(right)
 
 
 def _divided(
@@ -190,11 +129,11 @@ def _divided(
     named: Mapping[Split, list[str]] = files if isinstance(files, Mapping) else {"train": files}
     if not any(named.values()):
         raise ValueError("env.init_args.files: name at least one file")
-    divided: dict[Split, list[Problem]] = {split: [] for split in _SPLITS}
+    divided: dict[Split, list[Problem]] = {split: [] for split in SPLITS}
     seen: dict[str, tuple[Split, Problem]] = {}
     for home, paths in named.items():
-        if home not in _SPLITS:
-            raise ValueError(f"env.init_args.files must be a list or name splits {', '.join(_SPLITS)}, got {home!r}")
+        if home not in SPLITS:
+            raise ValueError(f"env.init_args.files must be a list or name splits {', '.join(SPLITS)}, got {home!r}")
         for path in paths:
             for problem in read_problems(path, problem_field=problem_field, answer_field=answer_field):
                 if kind == "aime" and aime_answer(problem.answer) is None:
@@ -216,6 +155,13 @@ def _divided(
                         f"{other.answer!r} and {problem.answer!r}"
                     )
     return divided
+
+
+def _aime_score(answer: str, gold: str) -> float:
+    try:
+        return float(aime_match(answer, gold))
+    except ValueError as error:
+        raise GraderError(str(error)) from None
 
 
 LEVELS: dict[int, dict[str, dict[str, Any]]] = {
@@ -241,7 +187,7 @@ LEVELS: dict[int, dict[str, dict[str, Any]]] = {
 MAX_LEVEL = 5
 
 
-class AimeLadder(_OneAnswer):
+class AimeLadder(OneAnswer):
     """Made problems of five levels whose answer is an integer from 0 to 999, as at the AIME.
 
     A stand-in where no AIME files are at hand, and a ladder where those are too hard: level 1 is a sum of two numbers,
@@ -292,6 +238,14 @@ class AimeLadder(_OneAnswer):
             data=data,
         )
 
+    def score(self, answer: str, task: Task) -> float:
+        """Return 1 for a right answer and 0 else.
+
+        Raises:
+            GraderError: The gold answer is none of AIME's.
+        """
+        return _aime_score(answer, task.data["answer"])
+
     def close(self) -> None:
         """Drop the running episode and everything cached."""
         super().close()
@@ -331,10 +285,3 @@ class AimeLadder(_OneAnswer):
             if answer.removeprefix("-").isdigit():
                 return entry["question"].strip(), int(answer), calculator_expression(family, entry)
         raise ValueError(f"env.init_args.levels: level {level} made no integer in {_MAX_DRAWS} draws")
-
-
-def _computed(expression: str) -> str | None:
-    try:
-        return calculator(expression)
-    except ValueError:  # longer than the calculator takes
-        return None

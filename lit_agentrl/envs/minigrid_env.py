@@ -8,13 +8,15 @@ import importlib
 import io
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from lit_agentrl.envs.commands import digest
+from lit_agentrl.envs.arguments import check_at_least
 from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.gymnasium_text import read_action
+from lit_agentrl.envs.solutions import play_through
 from lit_agentrl.envs.splits import draw_until
+from lit_agentrl.envs.states import digest
 from lit_agentrl.seeding import derive_seed
 from lit_agentrl.types import (
     Action,
@@ -89,9 +91,7 @@ class MiniGrid:
                 f"env.init_args.levels must be names of levels, such as {', '.join(known[:3])} ({len(known)} in all), "
                 f"got {list(levels)}"
             )
-        for name, value in (("max_steps", max_steps), ("tile_pixels", tile_pixels)):
-            if value is not None and value < 1:
-                raise ValueError(f"env.init_args.{name} must be at least 1, got {value}")
+        check_at_least(1, max_steps=max_steps, tile_pixels=tile_pixels)
         self.levels = tuple(levels)
         self.max_steps = max_steps
         self.image = image
@@ -223,26 +223,24 @@ class BabyAI(MiniGrid):
         player = BabyAI(
             levels=(task.data["level"],), max_steps=self.max_steps, image=self.image, tile_pixels=self.tile_pixels
         )
+        unsolved = f"the bot does not accomplish the mission of {task.id} within the limit"
         try:
-            messages = list(player.reset(task).messages)
-            bot = BabyAIBot(player._world)
-            result: StepResult | None = None
-            number: Any = None
-            while result is None or result.success is None:
-                try:
-                    number = bot.replan(number)
-                except Exception as error:  # asserts and lookups of all kinds, where it is at its wits' end
-                    raise RuntimeError(f"the bot gives up on {task.id}: {type(error).__name__}: {error}") from error
-                shown = Message.of("assistant", ACTIONS[int(number)])
-                result = player.step(Action(message=shown))
-                messages.append(shown)
-                if result.success is None and result.observation is not None:
-                    messages += result.observation.messages
+            opening = player.reset(task)
+            replies = _replies_of(BabyAIBot(player._world), task)
+            return play_through(task, opening, player.step, replies, tools=tools, unsolved=unsolved)
         finally:
             player.close()
-        if not result.success:
-            raise RuntimeError(f"the bot does not accomplish the mission of {task.id} within the limit")
-        return Demonstration(task=task, messages=tuple(messages), tools=tuple(tools))
+
+
+def _replies_of(bot: Any, task: Task) -> Iterator[Message]:
+    """Yield what the package's bot does, looking at the world before each action."""
+    number: Any = None
+    while True:
+        try:
+            number = bot.replan(number)
+        except Exception as error:  # asserts and lookups of all kinds, where it is at its wits' end
+            raise RuntimeError(f"the bot gives up on {task.id}: {type(error).__name__}: {error}") from error
+        yield Message.of("assistant", ACTIONS[int(number)])
 
 
 def describe(view: Any, carried: Any) -> str:

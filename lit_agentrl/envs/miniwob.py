@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -10,13 +10,16 @@ from pydantic import ValidationError
 
 from lit_agentrl.agents.tools.base import Tool
 from lit_agentrl.agents.tools.signature import problems, validated
+from lit_agentrl.envs.arguments import check_at_least, check_some
 from lit_agentrl.envs.browser import check_browser
 from lit_agentrl.envs.calls import call_message
 from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.miniwob_page import ActionError, TaskPage, all_pages
 from lit_agentrl.envs.miniwob_solvers import SOLVERS, solve
 from lit_agentrl.envs.miniwob_splits import draw_seed
+from lit_agentrl.envs.solutions import play_through
 from lit_agentrl.envs.splits import choose
+from lit_agentrl.envs.states import digest
 from lit_agentrl.types import (
     Action,
     ContentPart,
@@ -86,15 +89,11 @@ class MiniWoB:
         check_requirements(type(self))
         self._urls = all_pages()
         self.tasks = tuple(self._urls) if tasks is None else tuple(tasks)
-        _check_names("tasks", self.tasks, tuple(self._urls))
-        _check_names("actions", actions, (*ACTIONS, *OPTIONAL_ACTIONS))
-        for name, value, least in (
-            ("max_steps", max_steps, 1),
-            ("max_page_chars", max_page_chars, 100),
-            ("step_ms", step_ms, 0),
-        ):
-            if value < least:
-                raise ValueError(f"env.init_args.{name} must be at least {least}, got {value}")
+        check_some("tasks", self.tasks, self._urls, each_once=True)
+        check_some("actions", actions, (*ACTIONS, *OPTIONAL_ACTIONS), each_once=True)
+        check_at_least(1, max_steps=max_steps)
+        check_at_least(100, max_page_chars=max_page_chars)
+        check_at_least(0, step_ms=step_ms)
         if timeout_s <= 0:
             raise ValueError(f"env.init_args.timeout_s must be greater than 0, got {timeout_s}")
         self.actions = actions
@@ -176,21 +175,15 @@ class MiniWoB:
                 f"{', '.join(SOLVERS)}"
             )
         episode = _Episode(self, self._beside(), task, self._url_of(task))
-        opening = episode.opening()
-        messages = list(opening.messages)
-        result: StepResult | None = None
-        while result is None or not result.terminated:
-            call = solve(name, episode.reading)
-            if call[0] not in self.actions:
-                raise ValueError(f"env.init_args.actions must hold {call[0]!r} for a demonstration of {name!r}")
-            shown = call_message([call], number=len(messages))
-            result = episode.step(Action(message=shown))
-            messages.append(shown)
-            if result.observation is not None:
-                messages += result.observation.messages
-        if not result.success:
-            raise RuntimeError(f"the script for {name!r} earned {result.reward} on {task.id}")
-        return Demonstration(task=task, messages=tuple(messages), tools=(*tools, *opening.tools))
+        replies = (self._scripted(name, episode, number) for number in itertools.count())
+        unsolved = f"the script for {name!r} does not solve {task.id} within env.init_args.max_steps ({self.max_steps})"
+        return play_through(task, episode.opening(), episode.step, replies, tools=tools, unsolved=unsolved)
+
+    def _scripted(self, name: str, episode: _Episode, number: int) -> Message:
+        call = solve(name, episode.reading)
+        if call[0] not in self.actions:
+            raise ValueError(f"env.init_args.actions must hold {call[0]!r} for a demonstration of {name!r}")
+        return call_message([call], number=number)
 
     def _url_of(self, task: Task) -> str:
         if task.data["page"] not in self._urls:
@@ -221,7 +214,7 @@ class _Episode:
         if "done" in env.actions:
             self._tools["done"] = Tool.of(_done)
         self.specs = tuple(self._tools[name].spec for name in env.actions)
-        self._key = hashlib.blake2b(task.id.encode(), digest_size=8).digest()
+        self._task_id = task.id
         self._steps = 0
         self._invalid = 0
         self._cut = 0
@@ -308,8 +301,8 @@ class _Episode:
             content=tuple(parts),
             tool_call_id=answers[-1][0] if answers else None,
         )
-        seen = hashlib.blake2b(json.dumps([self._query, self.reading.items]).encode(), key=self._key, digest_size=8)
-        return Observation(messages=(*earlier, last), tools=self.specs, state_key=seen.hexdigest())
+        key = digest(self._task_id, json.dumps([self._query, self.reading.items]))
+        return Observation(messages=(*earlier, last), tools=self.specs, state_key=key)
 
 
 def _done() -> None:
@@ -317,9 +310,3 @@ def _done() -> None:
 
 
 _done.__name__ = "done"
-
-
-def _check_names(key: str, given: Sequence[str], accepted: Sequence[str]) -> None:
-    unknown = [name for name in given if name not in accepted]
-    if unknown or not given or len(set(given)) < len(given):
-        raise ValueError(f"env.init_args.{key} must be some of {', '.join(accepted)}, each once, got {list(given)}")

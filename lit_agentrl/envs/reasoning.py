@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from lit_agentrl.agents.tools.calculator import calculator
-from lit_agentrl.envs.arithmetic import calculator_turn
+from lit_agentrl.envs.one_answer import OneAnswer
 from lit_agentrl.envs.reasoning_families import (
     DEFAULT_FAMILIES,
     MALFORMED_ANSWER_ERRORS,
@@ -21,33 +20,16 @@ from lit_agentrl.envs.reasoning_families import (
 )
 from lit_agentrl.envs.reasoning_guards import is_gradable
 from lit_agentrl.envs.splits import content_digest, draw_until
-from lit_agentrl.rewards.answers import (
-    AnswerFormat,
-    answer_instruction,
-    extract_answer,
-    write_answer,
-)
+from lit_agentrl.rewards.answers import AnswerFormat
 from lit_agentrl.rewards.grading import GraderError
 from lit_agentrl.seeding import derive_seed, uniforms
-from lit_agentrl.types import (
-    Action,
-    Demonstration,
-    EnvTraits,
-    Message,
-    Observation,
-    Split,
-    StepResult,
-    Task,
-    ToolSpec,
-)
+from lit_agentrl.types import SPLITS, Split, Task
 
-_SPLITS: tuple[Split, ...] = ("train", "val", "test")
-_FORMATS: tuple[AnswerFormat, ...] = ("line", "tag", "boxed")
 _MAX_DRAWS = 200
 _KEPT_ENTRIES = 256
 
 
-class ReasoningGym:
+class ReasoningGym(OneAnswer):
     """One question, one final answer, graded by the family's own grader.
 
     Splits share no question: a keyed hash of its text decides where it belongs. Grading is strict: several different
@@ -70,7 +52,6 @@ class ReasoningGym:
         ValueError: An argument is not accepted; the text names it.
     """
 
-    traits = EnvTraits(deterministic=True, replay=True)
     preload = ("reasoning_gym",)  # imported once, before workers are forked: it takes seconds
 
     def __init__(
@@ -84,22 +65,19 @@ class ReasoningGym:
         answer_weight: float = 1.0,
         format_weight: float = 0.0,
     ) -> None:
-        if answer_format not in _FORMATS:
-            raise ValueError(f"env.init_args.answer_format must be one of {', '.join(_FORMATS)}, got {answer_format!r}")
-        if not 0.0 < success_threshold <= 1.0:
-            raise ValueError(f"env.init_args.success_threshold must be in (0, 1], got {success_threshold}")
+        super().__init__(
+            answer_format=answer_format,
+            answer_weight=answer_weight,
+            format_weight=format_weight,
+            success_threshold=success_threshold,
+            partial_credit=partial_credit,
+        )
         self.families = _as_options(families)
         if families is not None:  # the default mix is known to be good, and checking it takes seconds
             check_families(self.families)
         self.weights = _as_weights(weights, self.families)
-        self.answer_format = answer_format
-        self.success_threshold = success_threshold
-        self.partial_credit = partial_credit
-        self.answer_weight = answer_weight
-        self.format_weight = format_weight
         self._datasets: dict[str, Any] = {}
         self._entries: dict[tuple[str, int], dict[str, Any]] = {}
-        self._task: Task | None = None
         if slow := sorted(SLOW & set(self.families)):
             warnings.warn(
                 f"env.init_args.families: {', '.join(slow)} take 30 ms to 1 s to make one item; expect slow rollouts",
@@ -114,8 +92,8 @@ class ReasoningGym:
         """
         family = self._draw_family(seed, split)
         options = self.families[family]
-        third = population(family) // len(_SPLITS)
-        first = _SPLITS.index(split) * third
+        third = population(family) // len(SPLITS)
+        first = SPLITS.index(split) * third
 
         def draw(attempt: int) -> tuple[int, dict[str, Any]]:
             item = first + derive_seed(seed, f"reasoning_gym/{family}/{split}", attempt) % third
@@ -143,65 +121,11 @@ class ReasoningGym:
             },
         )
 
-    def reset(self, task: Task) -> Observation:
-        """Ask the question."""
-        self._task = task
-        return Observation(messages=(self._question(task),), state_key=task.id)
-
-    def step(self, action: Action) -> StepResult:
-        """Grade the final answer of the reply; the episode is over.
-
-        Raises:
-            RuntimeError: No episode is running.
-            GraderError: The family's grader crashed.
-        """
-        if self._task is None:
-            raise RuntimeError("step was called without a running episode; call reset first")
-        task, self._task = self._task, None
-        answer = extract_answer(action.message.text, self.answer_format)
-        score = self._score(task, answer)
-        success = score >= self.success_threshold
-        parts = {
-            "answer": score if self.partial_credit else float(success),
-            "format": float(answer is not None),
-        }
-        return StepResult(
-            observation=None,
-            reward=self.answer_weight * parts["answer"] + self.format_weight * parts["format"],
-            reward_parts=parts,
-            terminated=True,
-            success=success,
-            info={"answer": answer, "score": score},
-        )
-
     def close(self) -> None:
         """Drop the running episode and everything cached."""
-        self._task = None
+        super().close()
         self._datasets.clear()
         self._entries.clear()
-
-    def demonstrate(self, task: Task, tools: Sequence[ToolSpec] = ()) -> Demonstration:
-        """Show the task solved: with the calculator if it is offered and can solve it, else by stating the answer.
-
-        Raises:
-            ValueError: The family checks answers without having one to show.
-        """
-        messages = [self._question(task)]
-        answer = task.data["answer"]
-        expression = task.data["expression"]
-        if expression is not None and any(tool.name == "calculator" for tool in tools):
-            output = _compute(expression)
-            # Some families round by rules of their own; a demonstration must not copy a result that fails.
-            if output is not None and self._score(task, output) >= self.success_threshold:
-                messages += calculator_turn(expression, output)
-                answer = output
-        if answer is None:
-            raise ValueError(f"env.init_args.families: {task.family!r} has no gold answers to demonstrate")
-        messages.append(Message.of("assistant", write_answer(answer, self.answer_format)))
-        return Demonstration(task=task, messages=tuple(messages), tools=tuple(tools))
-
-    def _question(self, task: Task) -> Message:
-        return Message.of("user", f"{task.data['question']}\n{answer_instruction(self.answer_format)}")
 
     def _draw_family(self, seed: int, split: Split) -> str:
         names = list(self.families)
@@ -222,12 +146,14 @@ class ReasoningGym:
             self._entries[key, item] = self._datasets[key][item]
         return self._entries[key, item]
 
-    def _score(self, task: Task, answer: str | None) -> float:
-        """Return the grader's score in [0, 1], or 0 for answers that no grader should see."""
+    def score(self, answer: str, task: Task) -> float:
+        """Return the grader's score in [0, 1], or 0 for answers that no grader should see.
+
+        Raises:
+            GraderError: The family's grader crashed.
+        """
         data = task.data
-        if answer is None or not is_gradable(
-            answer, family=task.family, question=data["question"], gold=data["answer"]
-        ):
+        if not is_gradable(answer, family=task.family, question=data["question"], gold=data["answer"]):
             return 0.0
         entry = self._entry(task.family, data["options"], data["item"])
         if entry["question"] != data["question"]:
@@ -244,13 +170,6 @@ class ReasoningGym:
         if score < 1.0 and data["answer"] is not None and data["answer"] in answer:
             return 0.0  # the right answer with text around it: partial marks would pay for listing guesses
         return min(max(score, 0.0), 1.0)
-
-
-def _compute(expression: str) -> str | None:
-    try:
-        return calculator(expression)
-    except ValueError:  # options can ask for more terms than the calculator takes
-        return None
 
 
 def _as_options(families: list[str] | dict[str, dict[str, Any]] | None) -> dict[str, dict[str, Any]]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from lit_agentrl.agents.tools.base import ToolBox
+from lit_agentrl.envs.arguments import check_at_least, check_some
 from lit_agentrl.envs.calls import call_message
 from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.repair_build import DEFAULT_FOLDER, Bug, load, main
 from lit_agentrl.envs.repair_guard import objection
 from lit_agentrl.envs.repair_tests import PackageTests
 from lit_agentrl.envs.splits import choose
+from lit_agentrl.envs.states import digest
 from lit_agentrl.types import (
     Action,
     Demonstration,
@@ -66,14 +67,9 @@ class PackageRepair:
         allow_unsafe: bool = False,
     ) -> None:
         check_requirements(type(self))
-        if max_steps < 1:
-            raise ValueError(f"env.init_args.max_steps must be at least 1, got {max_steps}")
+        check_at_least(1, max_steps=max_steps)
         self._texts, bugs = load(Path(folder).expanduser(), key="env.init_args.folder")
-        unknown = set(packages or ()) - set(self._texts)
-        if unknown or packages == ():
-            raise ValueError(
-                f"env.init_args.packages must be some of {', '.join(self._texts)}, got {list(packages or ())}"
-            )
+        check_some("packages", self._texts if packages is None else packages, self._texts)
         self._bugs = {bug.id: bug for bug in bugs if packages is None or bug.package in packages}
         self.max_steps = max_steps
         self._tests = PackageTests(allow_unsafe=allow_unsafe)
@@ -279,12 +275,9 @@ class PackageRepair:
         return fixed, len(passing & others) / len(others) if others else 1.0
 
     def _observation(self, messages: tuple[Message, ...]) -> Observation:
-        state = hashlib.blake2b(digest_size=8)
-        for path in sorted(self._files):
-            state.update(f"{path}\0{self._files[path]}\0".encode())
-        for message in messages:
-            state.update(message.text.encode())
-        return Observation(messages=messages, tools=self._box.specs, state_key=state.hexdigest())
+        files = (text for path in sorted(self._files) for text in (path, self._files[path]))
+        key = digest(*files, *(message.text for message in messages))
+        return Observation(messages=messages, tools=self._box.specs, state_key=key)
 
 
 def _unique_patch(bug: Bug, source: str) -> tuple[str, str]:

@@ -6,11 +6,15 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from lit_agentrl.envs.commands import MAX_COMMAND_CHARS, History, digest, read_command, refusal
+from lit_agentrl.envs.arguments import check_at_least, check_some
+from lit_agentrl.envs.commands import HOW, MAX_COMMAND_CHARS, read_command, refusal
 from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.java import JavaObject, JavaServer, check_java, jar_of
+from lit_agentrl.envs.solutions import play_through, say
 from lit_agentrl.envs.splits import choose
+from lit_agentrl.envs.states import History, digest
 from lit_agentrl.types import (
+    SPLITS,
     Action,
     Demonstration,
     EnvTraits,
@@ -38,7 +42,6 @@ _INTERFACE = "scienceworld.runtime.pythonapi.PythonInterface"
 _OPTIONS = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 _ELECTRICAL = ("power-component", "conductivity")
 _HIDDEN_FORMS = ("reset task", "wait1")
-_HOW = "Answer with one command on a line of its own."
 _UNKNOWN = "No known action matches that input."
 
 # How many variations of each task are train, dev and test: the simulator's own sets, which follow one another.
@@ -74,7 +77,6 @@ VARIATIONS: dict[str, tuple[int, int, int]] = {
     "mendelian-genetics-known-plant": (60, 30, 30),
     "mendelian-genetics-unknown-plant": (240, 120, 120),
 }
-_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 class ScienceWorld:
@@ -128,17 +130,12 @@ class ScienceWorld:
     ) -> None:
         check_requirements(type(self))
         self.tasks = tuple(VARIATIONS) if tasks is None else tuple(tasks)
-        if not self.tasks:
-            raise ValueError("env.init_args.tasks must name a task, or be null for all of them")
-        _check_names("tasks", self.tasks, tuple(VARIATIONS))
-        _check_names("simplifications", simplifications, SIMPLIFICATIONS)
-        for name, value in (("max_variations", max_variations), ("max_steps", max_steps)):
-            if value is not None and value < 1:
-                raise ValueError(f"env.init_args.{name} must be at least 1, got {value}")
+        check_some("tasks", self.tasks, VARIATIONS)
+        check_some("simplifications", simplifications, SIMPLIFICATIONS, or_none=True)
+        check_at_least(1, max_variations=max_variations, max_steps=max_steps)
+        check_at_least(128, heap_mb=heap_mb)
         if timeout_s <= 0:
             raise ValueError(f"env.init_args.timeout_s must be greater than 0, got {timeout_s}")
-        if heap_mb < 128:
-            raise ValueError(f"env.init_args.heap_mb must be at least 128, got {heap_mb}")
         electrical = [name for name in self.tasks if any(part in name for part in _ELECTRICAL)]
         if "noElectricalAction" in simplifications and electrical:
             raise ValueError(f"env.init_args.simplifications: noElectricalAction makes {electrical[0]} impossible")
@@ -150,7 +147,7 @@ class ScienceWorld:
         self.timeout_s = timeout_s
         self.heap_mb = heap_mb
         self._simplifications = ",".join(simplifications)
-        self._pairs = {split: self._variations(number, max_variations) for number, split in enumerate(_SPLITS)}
+        self._pairs = {split: self._variations(number, max_variations) for number, split in enumerate(SPLITS)}
         self._arguments: dict[str, Any] = {
             "tasks": self.tasks,
             "simplifications": simplifications,
@@ -208,7 +205,7 @@ class ScienceWorld:
         self._steps, self._score = 0, 0.0
         self._history = History(description, room)
         self._running = True
-        opening = f"{description}\n{self._forms}\n{_HOW}"
+        opening = f"{description}\n{self._forms}\n{HOW}"
         return self._observe(game, opening if self.look else f"{opening}\n\n{room}")
 
     def step(self, action: Action) -> StepResult:
@@ -272,22 +269,14 @@ class ScienceWorld:
             finally:
                 twin.close()
         path = self._solution(task)
-        messages = list(self.reset(task).messages)
-        result: StepResult | None = None
-        for command in path:
-            shown = Message.of("assistant", command)
-            result = self.step(Action(message=shown))
-            messages.append(shown)
-            if not self._running or result.observation is None:
-                break
-            messages += result.observation.messages
-        self._running = False
-        if result is None or not result.success:
-            raise RuntimeError(
-                f"the simulator's solution of {task.id}, {len(path)} commands, does not solve it within "
-                f"env.init_args.max_steps ({self.max_steps})"
-            )
-        return Demonstration(task=task, messages=tuple(messages), tools=tuple(tools))
+        unsolved = (
+            f"the simulator's solution of {task.id}, {len(path)} commands, does not solve it within "
+            f"env.init_args.max_steps ({self.max_steps})"
+        )
+        try:
+            return play_through(task, self.reset(task), self.step, say(path), tools=tools, unsolved=unsolved)
+        finally:
+            self._running = False
 
     def _solution(self, task: Task) -> list[str]:
         finder = self._connect(timeout_s=None)
@@ -330,9 +319,3 @@ class ScienceWorld:
             valid = tuple(dict.fromkeys(entry["action"] for entry in found))
         key = self._history.add() if self.state_key == "history" else digest(*seen, repr(self._score))
         return Observation(messages=(Message(role="user", content=tuple(parts)),), state_key=key, actions=valid)
-
-
-def _check_names(key: str, given: Sequence[str], accepted: Sequence[str]) -> None:
-    unknown = [name for name in given if name not in accepted]
-    if unknown:
-        raise ValueError(f"env.init_args.{key} must be some of {', '.join(accepted)}, got {unknown[0]!r}")

@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from lit_agentrl.envs.commands import MAX_COMMAND_CHARS, History, digest, read_command, refusal
+from lit_agentrl.envs.arguments import check_at_least, check_some
+from lit_agentrl.envs.commands import HOW, MAX_COMMAND_CHARS, read_command, refusal
 from lit_agentrl.envs.extras import check_requirements
 from lit_agentrl.envs.java import JavaObject, JavaServer, check_java, jar_of, shared_server
+from lit_agentrl.envs.solutions import play_through, say
 from lit_agentrl.envs.splits import choose
+from lit_agentrl.envs.states import History, digest
 from lit_agentrl.types import (
     Action,
     Demonstration,
@@ -43,7 +46,6 @@ _FIRST_SEED: dict[Split, int] = {"train": 0, "val": 10_000, "test": 20_000}
 _FOLDS: dict[Split, str] = {"train": "train", "val": "dev", "test": "test"}
 _INTERFACE = "textworldexpress.runtime.PythonInterface"
 _UNKNOWN = "Unknown action"
-_HOW = "Answer with one command on a line of its own."
 
 
 class TextWorldExpress:
@@ -92,12 +94,10 @@ class TextWorldExpress:
     ) -> None:
         check_requirements(type(self))
         self.games = _checked_games({name: {} for name in GAMES} if games is None else games)
-        if max_steps < 1:
-            raise ValueError(f"env.init_args.max_steps must be at least 1, got {max_steps}")
+        check_at_least(1, max_steps=max_steps)
+        check_at_least(64, heap_mb=heap_mb)
         if timeout_s <= 0:
             raise ValueError(f"env.init_args.timeout_s must be greater than 0, got {timeout_s}")
-        if heap_mb < 64:
-            raise ValueError(f"env.init_args.heap_mb must be at least 64, got {heap_mb}")
         self.max_steps = max_steps
         self.look = look
         self.actions = actions
@@ -142,7 +142,7 @@ class TextWorldExpress:
         description = game.call("getTaskDescription").strip()
         self._history = History(description, shown["observation"])
         self._running = True
-        return self._observe(shown, f"{description}\n{_HOW}\n\n")
+        return self._observe(shown, f"{description}\n{HOW}\n\n")
 
     def step(self, action: Action) -> StepResult:
         """Carry out the command of the reply.
@@ -214,21 +214,11 @@ class TextWorldExpress:
         game = self._connected()
         self._make(game, task, solve=True)
         path = game.texts("getGoldActionSequence")
-        messages = list(self.reset(task).messages)
-        result: StepResult | None = None
-        for command in path:
-            shown = Message.of("assistant", command)
-            result = self.step(Action(message=shown))
-            messages.append(shown)
-            if not self._running or result.observation is None:
-                break
-            messages += result.observation.messages
-        if result is None or not result.success:
-            raise RuntimeError(
-                f"the game's solution of {task.id}, {len(path)} commands, does not solve it within "
-                f"env.init_args.max_steps ({self.max_steps})"
-            )
-        return Demonstration(task=task, messages=tuple(messages), tools=tools)
+        unsolved = (
+            f"the game's solution of {task.id}, {len(path)} commands, does not solve it within "
+            f"env.init_args.max_steps ({self.max_steps})"
+        )
+        return play_through(task, self.reset(task), self.step, say(path), tools=tools, unsolved=unsolved)
 
     def _connected(self) -> JavaObject:
         if self._game is None or self._server is None or not self._server.alive:
@@ -266,8 +256,7 @@ class TextWorldExpress:
 
 
 def _checked_games(games: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    if not games or set(games) - set(GAMES):
-        raise ValueError(f"env.init_args.games must be some of {', '.join(GAMES)}, got {list(games)}")
+    check_some("games", games, GAMES)
     for name, properties in games.items():
         unknown = sorted(set(properties) - set(GAMES[name]))
         if unknown:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from itertools import zip_longest
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 AnswerFormat: TypeAlias = Literal["line", "tag", "boxed"]
 """How a final answer is marked: `Answer: 42`, `<answer>42</answer>` or `\\boxed{42}`."""
+ANSWER_FORMATS: tuple[AnswerFormat, ...] = get_args(AnswerFormat)
 
 _LINE = re.compile(r"^[ \t]*answer:", flags=re.IGNORECASE | re.MULTILINE)
 _OPEN_TAG, _CLOSE_TAG = "<answer>", "</answer>"

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import math
 import os
 import pickle
 import resource
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_LENGTH = struct.Struct("!Q")
-_PR_SET_PDEATHSIG = 1
+from lit_agentrl.processes import die_with_parent, exit_codes, frame, read_frame
+
 _MAX_ERROR_CHARS = 300
 _WALL_FACTOR = 4
+_GRACE_S = 0.05
 _TICK_S = 0.02  # CPU time is counted in hundredths of a second
 
 
@@ -67,8 +67,8 @@ class IsolatedGrader:
         limit = _Limit(pid, self._timeout_s, self._used_cpu_s)
         try:
             connection.settimeout(limit.wall_left_s())
-            connection.sendall(_frame(arguments))
-            succeeded, value, self._used_cpu_s = pickle.loads(_receive(connection, limit))
+            connection.sendall(frame(pickle.dumps(arguments)))
+            succeeded, value, self._used_cpu_s = pickle.loads(read_frame(_patient(connection, limit)))
         except TimeoutError:
             self.close()
             raise GraderError(f"the grader did not answer within {self._timeout_s:g} s and was killed") from None
@@ -90,12 +90,12 @@ class IsolatedGrader:
             self._socket = None
         if pid is None:
             return None
-        ended, status = _reap(pid, grace_s=0.05)
-        if not ended:
+        codes = exit_codes({pid}, timeout_s=_GRACE_S)  # one that has ended or is about to keeps its own code
+        if pid not in codes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-        return os.waitstatus_to_exitcode(status)
+            codes = exit_codes({pid}, timeout_s=math.inf)
+        return codes[pid]
 
     def _start(self) -> None:
         if self._socket is not None:  # a copy, inherited through a fork of our own process: the child is not ours
@@ -118,9 +118,7 @@ class IsolatedGrader:
 
 def _serve(descriptor: int, function: Callable[..., Any], memory_mb: int, parent: int) -> None:
     """Answer calls until the other end is closed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if not die_with_parent(parent):
         return
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
@@ -131,15 +129,15 @@ def _serve(descriptor: int, function: Callable[..., Any], memory_mb: int, parent
     connection = socket.socket(fileno=descriptor)
     while True:
         try:
-            arguments = pickle.loads(_receive(connection, None))
+            arguments = pickle.loads(read_frame(connection.recv))
         except (EOFError, ConnectionError):
             return
         try:
-            answer = _frame((True, function(*arguments), time.process_time()))
+            answer = pickle.dumps((True, function(*arguments), time.process_time()))
         except BaseException as error:
             text = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
-            answer = _frame((False, f"{type(error).__name__}: {text}", time.process_time()))
-        connection.sendall(answer)
+            answer = pickle.dumps((False, f"{type(error).__name__}: {text}", time.process_time()))
+        connection.sendall(frame(answer))
 
 
 def _limit_memory(memory_mb: int) -> None:
@@ -147,11 +145,6 @@ def _limit_memory(memory_mb: int) -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * os.sysconf("SC_PAGE_SIZE") + memory_mb * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def _frame(value: Any) -> bytes:
-    data = pickle.dumps(value)
-    return _LENGTH.pack(len(data)) + data
 
 
 class _Limit:
@@ -197,34 +190,15 @@ class _Limit:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _receive(connection: socket.socket, limit: _Limit | None) -> bytes:
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, limit))
-    return _exactly(connection, length, limit)
+def _patient(connection: socket.socket, limit: _Limit) -> Callable[[int], bytes]:
+    """Return a `recv` that waits for as long as the process may still compute."""
 
-
-def _exactly(connection: socket.socket, count: int, limit: _Limit | None) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        if limit is not None:
+    def read(count: int) -> bytes:
+        while True:
             connection.settimeout(limit.wait_s())
-        try:
-            piece = connection.recv(min(count - len(data), 65_536))
-        except TimeoutError:
-            if limit is None:
-                raise
-            limit.look()
-            continue
-        if not piece:
-            raise EOFError
-        data += piece
-    return bytes(data)
+            try:
+                return connection.recv(count)
+            except TimeoutError:
+                limit.look()
 
-
-def _reap(pid: int, *, grace_s: float) -> tuple[bool, int]:
-    """Collect the exit status of a process that has ended or is about to."""
-    deadline = time.monotonic() + grace_s
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended or time.monotonic() > deadline:
-            return bool(ended), status
-        time.sleep(0.002)
+    return read

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lit_agentrl.rollouts.worker_protocol import HEADER, Reply
+from lit_agentrl.processes import HEADER
+from lit_agentrl.rollouts.worker_protocol import Reply
 
 _READ_BYTES = 1 << 16  # more would be mapped and unmapped at every read
 

@@ -12,7 +12,6 @@ server notices that the trainer is gone and kills, and the kernel kills the work
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import gc
 import importlib
@@ -23,7 +22,6 @@ import select
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
@@ -31,6 +29,7 @@ from typing import Any, TypeVar
 
 from lit_agentrl.agents.tools.base import ToolBox, readable
 from lit_agentrl.envs.spec import EnvSpec
+from lit_agentrl.processes import die_with_parent, exit_codes
 from lit_agentrl.protocols import Environment
 from lit_agentrl.rollouts.worker_protocol import COMMAND, FORK, Reply, WorkerConfig, WorkerInfo, encode, receive
 from lit_agentrl.types import (
@@ -48,7 +47,6 @@ _GRACE_S = 1.0
 """How long workers may take to close their environments before they are killed."""
 _REAP_S = 1.5
 _ORPHAN_CHECK_S = 0.5
-_PR_SET_PDEATHSIG = 1
 _MAX_ERROR_CHARS = 500
 _MAX_TRACEBACK_CHARS = 2000
 
@@ -130,9 +128,7 @@ def _fork_worker(control: socket.socket, descriptor: int) -> int:
         control.close()
         # A group of its own, so that what the environment starts can be killed along with it.
         os.setsid()
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == server_pid:
+        if die_with_parent(server_pid):
             # The standard library reseeds itself after a fork; numpy does not.
             if "numpy" in sys.modules:
                 sys.modules["numpy"].random.seed()
@@ -156,29 +152,11 @@ def _kill(pid: int) -> None:
 def _reap(pid: int) -> int | None:
     """Kill a worker with its group. One that had died before keeps the exit code that it died with."""
     _kill(pid)
-    return next(iter(_wait({pid}, _REAP_S).values()), None)
-
-
-def _wait(pids: set[int], timeout_s: float) -> dict[int, int]:
-    """Collect exit codes of those that end in time."""
-    codes: dict[int, int] = {}
-    deadline = time.monotonic() + timeout_s
-    while True:
-        for pid in pids - codes.keys():
-            try:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                codes[pid] = 255
-                continue
-            if ended:
-                codes[pid] = os.waitstatus_to_exitcode(status)
-        if len(codes) == len(pids) or time.monotonic() > deadline:
-            return codes
-        time.sleep(0.002)
+    return exit_codes({pid}, timeout_s=_REAP_S).get(pid)
 
 
 def _end(children: set[int]) -> None:
-    ended = _wait(children, _GRACE_S)
+    ended = exit_codes(children, timeout_s=_GRACE_S)
     for pid in ended:
         # The worker itself is gone; only what it had started is left to kill.
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -186,7 +164,7 @@ def _end(children: set[int]) -> None:
     left = children - ended.keys()
     for pid in left:
         _kill(pid)
-    _wait(left, _REAP_S)
+    exit_codes(left, timeout_s=_REAP_S)
 
 
 # ---------------------------------------------------------------------------------------------------------- worker

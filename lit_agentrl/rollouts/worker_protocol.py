@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from lit_agentrl.agents.tools.base import ToolEntry
 from lit_agentrl.envs.spec import EnvSpec
+from lit_agentrl.processes import frame, read_frame
 from lit_agentrl.types import EnvTraits, ToolSpec
 
-HEADER = struct.Struct("!Q")
-"""Length in bytes of the pickle that follows."""
 COMMAND = struct.Struct("!cq")
 """To the fork server: `FORK` (a socket travels along) or `REAP` and a process id."""
 FORK, REAP = b"F", b"R"
@@ -50,17 +49,9 @@ class WorkerInfo:
 
 def encode(message: Any) -> bytes:
     """Frame one message: length, then pickle."""
-    body = pickle.dumps(message, protocol=5)
-    return HEADER.pack(len(body)) + body
+    return frame(pickle.dumps(message, protocol=5))
 
 
 def receive(stream: io.BufferedIOBase) -> Any:
     """Read one message from a blocking stream. Raises `EOFError` when it ends before or within the message."""
-    header = stream.read(HEADER.size)
-    if len(header) < HEADER.size:
-        raise EOFError
-    (size,) = HEADER.unpack(header)
-    body = stream.read(size)
-    if len(body) < size:
-        raise EOFError
-    return pickle.loads(body)
+    return pickle.loads(read_frame(stream.read))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import fcntl
 import os
 import re
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from lit_agentrl.processes import die_with_parent
 from lit_agentrl.reporting.compare import compare_runs, markdown_table
 from lit_agentrl.reporting.runs import read_ablation
 from lit_agentrl.sweeping.plan import AblationPlan, read_plan
@@ -28,7 +28,6 @@ _POLL_S = 0.1
 _STOP_TIMEOUT_S = 30.0
 _LOCK_TIMEOUT_S = 15.0
 _LOG_TAIL_BYTES = 65536
-_PR_SET_PDEATHSIG = 1
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 _ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Exit|Interrupt)\b")
 
@@ -225,11 +224,9 @@ def _locked(out: Path) -> Iterator[IO[str]]:
 
 def _die_with_parent(parent: int) -> Callable[[], None]:
     """Return what a child does before it starts: ask Linux to be killed when the ablation is, kill -9 included."""
-    libc = ctypes.CDLL(None)  # loaded here: after the fork is no time for imports
 
     def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before we could ask
+        if not die_with_parent(parent):  # it died before we could ask
             os._exit(1)
 
     return ask

@@ -1,7 +1,6 @@
 """The command line as a user meets it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from process_watch import with_variable
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_EPOCH = ("--trainer.max_epochs", 1, "--trainer.check_val_every_n_epoch", 1, "--milestones", "false")
@@ -151,20 +151,7 @@ def test_ctrl_c(lit_agentrl, game_config, tmp_path):
     assert outcome.code == 130, outcome.output
     assert "--resume true" in outcome.output
     assert "Traceback" not in outcome.output
-    assert processes_with(tag) == []
-
-
-def processes_with(tag):
-    ((name, value),) = tag.items()
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                if f"{name}={value}".encode() in (folder / "environ").read_bytes():
-                    found.append(folder.name)
-            except OSError:
-                continue
-    return found
+    assert with_variable(*tag.popitem()) == []
 
 
 def test_init_copies_configs_that_work(lit_agentrl, tmp_path):

@@ -60,6 +60,16 @@ def test_the_store_is_searched_and_read(env):
     assert (result.success, result.reward_parts) == (True, {"answer": 1.0, "answered": 1.0})
 
 
+def test_every_state_has_a_key_of_what_was_looked_up(env):
+    def keys(*calls):
+        seen = [env.reset(task_of("memory_0-customer-0")).state_key]
+        return seen + [env.step(act("", call)).observation.state_key for call in calls]
+
+    listing, search = ("archival_memory_list_keys", {}), ("archival_memory_key_search", {"query": "name"})
+    assert keys(listing, search) == keys(listing, search)
+    assert len({*keys(listing, search), *keys(search, listing)}) == 5  # they share the beginning
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lit_agentrl.envs.commands import History, digest, read_command, refusal
+from lit_agentrl.envs.commands import read_command, refusal
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,3 @@ def test_what_no_game_can_take():
     assert refusal("") == "Error: the reply is empty. Answer with one command on a line of its own."
     assert refusal("x" * 201).startswith("Error: the command is longer than 200 characters.")
     assert refusal("x" * 200) is None
-
-
-def test_keys_depend_on_what_happened_and_where_it_was_cut():
-    assert History("a", "b").add("c") == History("a").add("b", "c") == digest("a", "b", "c")
-    assert digest("ab", "c") != digest("a", "bc")

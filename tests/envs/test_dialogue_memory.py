@@ -178,6 +178,18 @@ def test_no_free_reward():
             assert env.step(reply(text)).reward == 0.0, text
 
 
+def test_every_state_has_a_key_of_what_was_looked_up():
+    env = DialogueMemory()
+    task = tasks_of(env)[0]
+
+    def keys(*calls):
+        return [env.reset(task).state_key, *(env.step(call).observation.state_key for call in calls)]
+
+    search, read_first = look_up("search_sessions", query="name"), look_up("read_session", number=1)
+    assert keys(search, read_first) == keys(search, read_first)
+    assert len({*keys(search, read_first), *keys(read_first, search)}) == 5  # they share the beginning
+
+
 def test_too_many_lookups_are_a_wrong_answer():
     env = DialogueMemory(max_lookups=2)
     env.reset(env.sample_task(0, "train"))

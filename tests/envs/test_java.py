@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from java_support import java_below, needs_java, runs, wait_until
+from java_support import java_below, needs_java
+from process_watch import gone_within, happens, runs
 
 from lit_agentrl.envs import java
 from lit_agentrl.envs.java import JavaLostError, JavaServer, jar_of, shared_server
@@ -65,7 +66,7 @@ def test_instances_share_a_process_that_ends_with_the_last(env):
     env.close()
     assert other.step(LOOK).success is None
     other.close()
-    wait_until(lambda: not runs(pid), timeout_s=5)
+    assert gone_within(5, [pid])
 
 
 def test_an_error_in_java_is_an_error_here_and_the_process_goes_on():
@@ -121,7 +122,7 @@ def test_in_a_worker_only_the_episodes_of_the_lost_process_fail():
     with WorkerPool(spec, num_workers=1, envs_per_worker=2, timeout_s=30) as pool:
         asyncio.run(episodes())
         assert (pool.stats.env_errors, pool.stats.restarts) == (2, 0)
-    wait_until(lambda: not java_below(os.getpid()), timeout_s=5)
+    assert happens(lambda: not java_below(os.getpid()), within_s=5)
 
 
 TRAINER = """
@@ -164,7 +165,7 @@ def test_no_process_is_left_however_the_trainer_ends(end, name):
             if end == "SIGINT":
                 trainer.stdin.close()  # the thread that reads it holds the interpreter
             trainer.wait(timeout=30)
-        wait_until(lambda: not runs(pid), timeout_s=10)
+        assert gone_within(10, [pid])
     finally:
         trainer.kill()
         trainer.wait()

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from process_watch import descendants, gone_within, happens, processes, with_variable
 from scripted import CHAT, ScriptedEngine, call
 
 from lit_agentrl.agents.context import EpisodeContext
@@ -36,44 +37,13 @@ def pool_of(**numbers):
     return WorkerPool(spec, **{"num_workers": 1, "timeout_s": 60, **numbers})
 
 
-def processes():
-    """Return (parent, command line) of all processes that are not dead."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                state, parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:2]
-                if state != "Z":
-                    found[int(folder.name)] = (int(parent), (folder / "cmdline").read_text().replace("\0", " "))
-            except OSError:
-                continue
-    return found
-
-
-def descendants(pid):
-    """Return the command lines of what a process started, directly or not."""
-    everything, found, pending = processes(), {}, [pid]
-    while pending:
-        parent = pending.pop()
-        children = {child: line for child, (its_parent, line) in everything.items() if its_parent == parent}
-        found |= children
-        pending += children
-    return found
-
-
 def browsers_of(pid):
-    return [
-        child for child, line in descendants(pid).items() if "--remote-debugging-pipe" in line and "--type=" not in line
-    ]
+    commands = {child: process.command for child, process in descendants(pid).items()}
+    return [child for child, line in commands.items() if "--remote-debugging-pipe" in line and "--type=" not in line]
 
 
 def assert_gone(pids, within_s=10.0):
-    deadline = time.monotonic() + within_s
-    left = set(pids)
-    while left and time.monotonic() < deadline:
-        left &= processes().keys()
-        time.sleep(0.05)
-    assert left == set(), [processes().get(pid) for pid in left]
+    assert gone_within(within_s, pids), [processes().get(pid) for pid in pids]
 
 
 def press():
@@ -154,10 +124,7 @@ def test_a_killed_worker_takes_its_browser_along_and_the_episode_is_replayed(poo
         return old, first, second
 
     def is_worker(pid):
-        return any("playwright/driver" in line for child, line in descendants(pid).items() if parent_of(child) == pid)
-
-    def parent_of(pid):
-        return processes().get(pid, (0, ""))[0]
+        return any("playwright/driver" in child.command for child in descendants(pid).values() if child.parent == pid)
 
     replays = pool.stats.replays
     old, first, second = asyncio.run(run())
@@ -207,20 +174,9 @@ def test_no_browser_outlives_the_trainer(end, tmp_path):
     trainer.stdout.close()
     assert_gone(started)
     # Nobody has the folder of this test in its environment any more, and closing removed the browsers' files.
-    mark = f"TMPDIR={tmp_path}".encode()
-    deadline = time.monotonic() + 10
-    while (left := [pid for pid in processes() if has_in_environment(pid, mark)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left == []
+    assert happens(lambda: not with_variable("TMPDIR", tmp_path), within_s=10)
     if end in ("normal", "ctrl-c"):
         assert list(tmp_path.glob("lit_agentrl_browser_*")) == []
-
-
-def has_in_environment(pid, mark):
-    try:
-        return mark in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
 
 
 def test_files_of_killed_processes_are_removed_by_the_next(tmp_path, monkeypatch):

@@ -141,9 +141,9 @@ def test_room_and_valid_commands_are_there_when_asked_for():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tasks": ["cook"]}, r"env.init_args.tasks must be some of boil, .*, got 'cook'"),
-        ({"tasks": []}, r"env.init_args.tasks must name a task"),
-        ({"simplifications": ["hard"]}, r"env.init_args.simplifications must be some of easy, .*, got 'hard'"),
+        ({"tasks": ["cook"]}, r"env.init_args.tasks must be some of boil, .*, got \['cook'\]"),
+        ({"tasks": []}, r"env.init_args.tasks must be some of boil, .*, got \[\]"),
+        ({"simplifications": ["hard"]}, r"env.init_args.simplifications must be some of easy, .*, got \['hard'\]"),
         ({"simplifications": ["noElectricalAction"]}, r"noElectricalAction makes power-component impossible"),
         ({"max_steps": 0}, r"env.init_args.max_steps must be at least 1"),
         ({"max_variations": 0}, r"env.init_args.max_variations must be at least 1"),

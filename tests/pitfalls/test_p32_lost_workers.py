@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from process_watch import gone_within, processes
 
 from lit_agentrl.envs.spec import EnvSpec
 from lit_agentrl.protocols import EpisodeFailedError
@@ -60,16 +61,6 @@ async def play(pool: WorkerPool, actions, **data):
         return said
     finally:
         slot.release()
-
-
-def gone(pid: int, within_s: float = 4.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        state = Path(f"/proc/{pid}/stat")
-        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.parametrize("crash", ["kill", "exit", "hang"])
@@ -156,7 +147,7 @@ def test_a_worker_killed_while_idle_is_replaced_unnoticed():
         await slot.step(act("add 1"))
         pid = (await slot.step(act("inspect"))).info["pid"]
         os.kill(pid, signal.SIGKILL)
-        assert gone(pid)
+        assert gone_within(4, [pid])
         return (await slot.step(act("add 1"))).reward
 
     # Whoever comes to an idle worker's death is not its culprit: no retry is spent.
@@ -171,9 +162,9 @@ def test_the_fork_server_killed_takes_its_workers_along_and_the_run_goes_on():
         slot = await pool.acquire()
         await slot.reset(task(seed=1))
         worker = (await slot.step(act("inspect"))).info["pid"]
-        server = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        server = processes()[worker].parent
         os.kill(server, signal.SIGKILL)
-        assert gone(worker)
+        assert gone_within(4, [worker])
         return (await slot.step(act("add 1"))).reward
 
     with make_pool(max_retries=0) as pool:
@@ -276,10 +267,10 @@ def test_a_trainer_killed_leaves_no_worker_behind_not_even_a_hanging_one(tmp_pat
     trainer = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, env=environment)
     workers = [int(trainer.stdout.readline()) for _ in range(2)]
     time.sleep(0.1)
-    assert not any(gone(pid, within_s=0.01) for pid in workers)
+    assert not any(gone_within(0.01, [pid]) for pid in workers)
     trainer.kill()
     trainer.wait()
-    assert all(gone(pid) for pid in workers)
+    assert all(gone_within(4, [pid]) for pid in workers)
     trainer.stdout.close()
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from process_watch import gone_within
 
 from lit_agentrl.envs.spec import EnvSpec
 from lit_agentrl.protocols import EpisodeFailedError
@@ -44,16 +45,6 @@ def script():
     import worker_envs
 
     return worker_envs
-
-
-def gone(pid: int, within_s: float = 4.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        state = Path(f"/proc/{pid}/stat")
-        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 async def inspect(pool: WorkerPool) -> dict:
@@ -284,8 +275,8 @@ def test_no_process_is_left_behind_not_even_those_that_environments_start():
 
     with WorkerPool(spec(), num_workers=1) as pool:
         worker, child = asyncio.run(run(pool))
-    assert gone(worker)
-    assert gone(child)
+    assert gone_within(4, [worker])
+    assert gone_within(4, [child])
 
 
 def test_a_pool_that_is_forgotten_ends_its_workers():
@@ -293,7 +284,7 @@ def test_a_pool_that_is_forgotten_ends_its_workers():
     worker = asyncio.run(inspect(pool))["pid"]
     del pool
     gc.collect()
-    assert gone(worker)
+    assert gone_within(4, [worker])
 
 
 def test_modules_that_an_environment_names_are_imported_once_before_forking(tmp_path, monkeypatch):

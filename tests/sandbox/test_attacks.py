@@ -1,12 +1,14 @@
 """One attack for each promise of docs/sandbox.md. The code below is what a model could have written."""
 
 import os
+import re
 import textwrap
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from sandbox_support import processes_with
+from process_watch import descendants, happens, with_command
 
 from lit_agentrl.agents.tools.sandbox.protocol import Limits
 from lit_agentrl.agents.tools.sandbox.sandbox import Sandbox
@@ -161,6 +163,26 @@ def test_a_fork_bomb_stops_at_the_limit(sandbox):
     assert result.cause in ("wall time", "memory")
 
 
+def test_threads_stop_at_the_limit_too(sandbox):
+    output = says(
+        sandbox,
+        """
+        import threading
+        threading.stack_size(64 * 1024)  # so that memory is not what ends it
+        held, started = threading.Event(), 0
+        try:
+            for _ in range(1000):
+                threading.Thread(target=held.wait, daemon=True).start()
+                started += 1
+        except RuntimeError:
+            print(started)
+        held.set()
+        """,
+    )
+    # The main thread is one of them.
+    assert LIMITS.num_processes // 2 <= int(output[0]) < LIMITS.num_processes
+
+
 def test_ten_gigabytes_are_refused(sandbox):
     output = says(sandbox, "try:\n    bytearray(10 * 2**30)\nexcept MemoryError:\n    print('refused')")
     assert output == ["refused"]
@@ -200,26 +222,65 @@ def test_memory_beside_the_address_space_is_refused(sandbox):
             print("refused")
         if libc.shmget(0, 2**30, 0o1600) == -1:
             print("refused")
-        try:
-            with open("big", "wb") as file:
-                for _ in range(100):
-                    file.write(bytes(2**20))
-        except OSError:
-            print("refused")
-        try:
-            for number in range(100):
-                with open(f"big{number}", "wb") as file:
-                    file.write(bytes(2**20))
-        except OSError:
-            print("refused")
-        try:
-            for number in range(100_000):
-                open(f"small{number}", "wb").close()
-        except OSError:
-            print("refused")
         """,
     )
-    assert output == ["refused"] * 5
+    assert output == ["refused"] * 2
+
+
+def test_the_folder_is_full_at_its_limit(sandbox):
+    """Neither one large file, nor many, nor empty ones: the limits are what they say."""
+    large, many, empty = says(
+        sandbox,
+        """
+        import os
+        written = 0
+        try:
+            with open("large", "wb", buffering=0) as file:
+                while written < 100 * 2**20:
+                    written += file.write(bytes(2**16))
+        except OSError:
+            print(written)
+        os.truncate("large", 0)
+        written = 0
+        try:
+            for number in range(100):
+                with open(f"many{number}", "wb", buffering=0) as file:
+                    written += file.write(bytes(2**20))
+        except OSError:
+            print(written)
+        for name in os.listdir():
+            os.remove(name)
+        number = 0
+        try:
+            while number < 100_000:
+                open(f"empty{number}", "wb").close()
+                number += 1
+        except OSError:
+            print(number)
+        """,
+    )
+    disk = LIMITS.disk_mb * 2**20
+    assert disk - 2**17 <= int(large) <= disk
+    assert disk - 2**20 - 2**17 <= int(many) <= disk
+    assert 8000 < int(empty) <= 8192
+
+
+def test_a_file_is_no_larger_than_the_folder_may_be(sandbox):
+    output = says(
+        sandbox,
+        f"""
+        import os, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        file = os.open("hole", os.O_RDWR | os.O_CREAT)
+        for size in ({LIMITS.disk_mb * 2**20}, {LIMITS.disk_mb * 2**20 + 1}):
+            try:
+                os.ftruncate(file, size)  # holes take no room, so only the limit of a file stands against this
+                print("made")
+            except OSError as error:
+                print(error.errno == 27)
+        """,
+    )
+    assert output == ["made", "True"]
 
 
 def test_a_gigabyte_of_output_ends_the_call(sandbox):
@@ -236,6 +297,8 @@ def test_an_endless_loop_ends_by_the_clock_or_by_cpu_time(sandbox):
     assert (result.cause, result.wall_s < 5) == ("wall time", True)
     result = attack(sandbox, "import time; time.sleep(100)", wall_s=0.3)
     assert result.cause == "wall time"
+    result = attack(sandbox, "while True: pass", wall_s=120)
+    assert (result.cause, result.cpu_s < LIMITS.cpu_s + 1) == ("CPU time", True)
     ignoring = """
         import signal
         for number in range(1, 65):
@@ -346,6 +409,28 @@ def test_each_call_has_its_own_user_and_processes(sandbox):
     assert first == second == ["1000", "2", "1"]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="an ordinary user's calls have that user's id outside")
+def test_outside_each_call_is_a_user_of_its_own(sandbox):
+    def users():
+        sandbox.run("")
+        call = threading.Thread(target=sandbox.run, args=("import time; time.sleep(60)",), kwargs={"wall_s": 1.5})
+        call.start()
+        # the process that waits, the init and the code
+        assert happens(lambda: len(own := descendants(sandbox.pid)) == 3 and all(map(user_of, own)), within_s=20)
+        found = {user_of(pid) for pid in descendants(sandbox.pid)}
+        call.join()
+        return found
+
+    (first,), (second,) = users(), users()
+    assert min(first, second) >= 2**30
+    assert first != second
+
+
+def user_of(pid):
+    """Return the real user id of a process, as the machine sees it."""
+    return int(re.search(r"^Uid:\t(\d+)", Path(f"/proc/{pid}/status").read_text(), flags=re.MULTILINE)[1])
+
+
 def test_what_a_call_leaves_behind_is_gone_when_it_returns(sandbox):
     marker = f"marker_{os.getpid()}"
     result = attack(
@@ -358,4 +443,4 @@ def test_what_a_call_leaves_behind_is_gone_when_it_returns(sandbox):
         """,
     )
     assert result.exit_code == 0, result.stderr
-    assert not processes_with(marker)
+    assert not with_command(marker)

@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 import yaml
+from process_watch import happens, runs
 
 from lit_agentrl.sweeping import ablate
 from lit_agentrl.sweeping.ablate import last_error_line, run_ablation, threads_per_run
@@ -126,27 +125,13 @@ run_ablation(read_plan(sys.argv[1]), out=Path(sys.argv[2]), num_seeds=1, fit_com
 """
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_running(pid):
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()  # a zombie is dead, if nobody's child
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills the runs with their ablation")
 def test_kill_9_in_the_middle_and_start_again(tmp_path, fit_command):
     file = write_plan(tmp_path, {"hanging": {"hang": 1}, "later": {}})
     out = tmp_path / "out"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(file), str(out), *fit_command])
     marker = out / "hanging" / "seed-0" / "hanging"
-    wait_for(lambda: marker.is_file() and marker.read_text())
+    assert happens(lambda: marker.is_file() and marker.read_text(), within_s=30)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert states(out) == {"base/seed-0": "done", "hanging/seed-0": "running", "later/seed-0": "pending"}
@@ -157,7 +142,7 @@ def test_kill_9_in_the_middle_and_start_again(tmp_path, fit_command):
     assert f"--ckpt_path={out / 'hanging' / 'seed-0' / 'checkpoints' / 'last.ckpt'}" in log
     assert "--ckpt_path" not in (out / "later" / "seed-0" / "log.txt").read_text()
     assert (out / "base" / "seed-0" / "log.txt").read_text().count("$ ") == 1  # done before: not run again
-    assert not is_running(int(marker.read_text()))  # the run that the killed ablation had started died with it
+    assert not runs(int(marker.read_text()))  # the run that the killed ablation had started died with it
 
 
 def test_an_interrupted_ablation_stops_its_runs_and_keeps_them_for_later(tmp_path, fit_command):
@@ -167,7 +152,7 @@ def test_an_interrupted_ablation_stops_its_runs_and_keeps_them_for_later(tmp_pat
         [sys.executable, "-c", KILLED, str(file), str(out), *fit_command], stderr=subprocess.PIPE
     )
     marker = out / "hanging" / "seed-0" / "hanging"
-    wait_for(lambda: marker.is_file() and marker.read_text())
+    assert happens(lambda: marker.is_file() and marker.read_text(), within_s=30)
     process.send_signal(signal.SIGINT)
     assert b"KeyboardInterrupt" in process.communicate(timeout=30)[1]
     assert states(out) == {"hanging/seed-0": "running"}

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from lit_agentrl.agents.tools.sandbox import kernel, landlock, seccomp
 from lit_agentrl.agents.tools.sandbox.protocol import Limits
 from lit_agentrl.agents.tools.sandbox.root import DEVICES, WORK
+from lit_agentrl.processes import die_with_parent
 
 INNER_ID = 1000
 SETUP_FAILED = 125
@@ -78,8 +79,7 @@ def _outside(job: Job, pipes: Pipes, around: Surroundings) -> int:
     around.join_group()
     with _tolerating(around.unsafe):
         _enter_namespaces(around)
-    kernel.die_with_parent(signal.SIGKILL)
-    if os.getppid() != zygote:
+    if not die_with_parent(zygote):
         return SETUP_FAILED
     _report(pipes, "began")
     work = WORK if os.path.ismount(WORK) else tempfile.mkdtemp(dir=os.getcwd())
@@ -139,7 +139,7 @@ def map_user(proc: int, user: int, group: int, *, inner: int) -> None:
 
 def _init(job: Job, pipes: Pipes, around: Surroundings, lifeline: int) -> int:
     """Be process 1 of the namespace: start the code, reap what it leaves, report, and take all the rest along."""
-    kernel.die_with_parent(signal.SIGKILL)
+    die_with_parent()
     if select.select([lifeline], [], [], 0)[0]:
         return SETUP_FAILED  # the parent died before that
     kernel.drop_capabilities()
@@ -169,7 +169,7 @@ def _become_code(job: Job, pipes: Pipes, around: Surroundings) -> NoReturn:
     """Take the limits on and run the code."""
     code = SETUP_FAILED
     try:
-        kernel.die_with_parent(signal.SIGKILL)
+        die_with_parent()
         os.setsid()
         null = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((null, 0), (pipes.stdout, 1), (pipes.stderr, 2)):

@@ -28,7 +28,6 @@ MS_PRIVATE = 1 << 18
 MS_RELATIME = 1 << 21
 
 _MNT_DETACH = 2
-_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
@@ -70,11 +69,6 @@ def pivot_into(root: str) -> None:
     syscall(_PIVOT_ROOT[MACHINE], b".", b".")
     _checked(_libc.umount2(b".", _MNT_DETACH), "umount of the old root")
     os.chdir("/")
-
-
-def die_with_parent(signal_number: int) -> None:
-    """Be sent a signal when the thread that forked this process ends. A change of user id clears it."""
-    _prctl(_PR_SET_PDEATHSIG, signal_number)
 
 
 def adopt_orphans() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-Cause: TypeAlias = Literal["", "wall time", "CPU time", "memory", "output"]
+from lit_agentrl.processes import frame, read_exactly, read_frame
 
-_HEAD = struct.Struct("!II")
+Cause: TypeAlias = Literal["", "wall time", "CPU time", "memory", "output"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +47,7 @@ class Limits:
 def send(connection: socket.socket, header: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
     """Send a message: a JSON header and any number of byte strings."""
     head = json.dumps({"header": header, "sizes": [len(blob) for blob in blobs]}).encode()
-    connection.sendall(b"".join([_HEAD.pack(len(head), sum(map(len, blobs))), head, *blobs]))
+    connection.sendall(b"".join([frame(head), *blobs]))
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
@@ -57,21 +56,5 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
     Raises:
         EOFError: The other end was closed.
     """
-    head_size, size = _HEAD.unpack(_exactly(connection, _HEAD.size))
-    message = json.loads(_exactly(connection, head_size))
-    data = memoryview(_exactly(connection, size))
-    blobs = []
-    for length in message["sizes"]:
-        blobs.append(bytes(data[:length]))
-        data = data[length:]
-    return message["header"], blobs
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        piece = connection.recv(min(count - len(data), 1 << 20))
-        if not piece:
-            raise EOFError
-        data += piece
-    return bytes(data)
+    message = json.loads(read_frame(connection.recv))
+    return message["header"], [read_exactly(connection.recv, size) for size in message["sizes"]]

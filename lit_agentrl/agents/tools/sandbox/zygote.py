@@ -223,7 +223,9 @@ class Zygote:
         cause: Cause = run.cause
         if not cause and out_of_memory:
             cause = "memory"
-        elif not cause and code in (-signal.SIGXCPU, -signal.SIGKILL) and cpu_s >= self._limits.cpu_s:
+        elif not cause and (code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s >= self._limits.cpu_s)):
+            # The kernel's limit counts in ticks and may strike at a little less than what `cpu_s` says afterwards. Code
+            # that ignores the first signal is killed a second later.
             cause = "CPU time"
         header = {"code": code, "cause": cause, "error": error, "wall_s": run.wall_s, "cpu_s": cpu_s}
         limit = self._limits.output_kb * 1024
