@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, get_args
 
 from lit_agentrl.agents.tools.calculator import calculator
 from lit_agentrl.envs.arithmetic import calculator_turn
@@ -13,23 +13,13 @@ from lit_agentrl.envs.problem_files import Problem, read_problems
 from lit_agentrl.envs.reasoning_families import calculator_expression, make_dataset, population
 from lit_agentrl.envs.splits import choose, content_digest, draw_until, split_of
 from lit_agentrl.rewards.answers import AnswerFormat, answer_instruction, extract_answer, write_answer
-from lit_agentrl.rewards.grading import GraderError, IsolatedGrader
-from lit_agentrl.rewards.maths import (
-    AIME_MAX,
-    aime_answer,
-    aime_match,
-    is_checkable,
-    is_word,
-    math_verify_match,
-    word_match,
-)
+from lit_agentrl.rewards.maths import AIME_MAX, AnswerKind, MathGrader, aime_answer
 from lit_agentrl.seeding import derive_seed
 from lit_agentrl.types import Action, Demonstration, EnvTraits, Message, Observation, Split, StepResult, Task, ToolSpec
 
-AnswerKind: TypeAlias = Literal["aime", "expression"]
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
-_FORMATS = ("line", "tag", "boxed")
-_KINDS = ("aime", "expression")
+_FORMATS = get_args(AnswerFormat)
+_KINDS = get_args(AnswerKind)
 _INSTALL = "pip install 'lit_agentrl[math]'"
 _MODULUS = AIME_MAX + 1
 _MAX_DRAWS = 400
@@ -40,12 +30,15 @@ class _OneAnswer:
 
     traits = EnvTraits(deterministic=True, replay=True)
 
-    def __init__(self, *, answer_format: AnswerFormat, answer_weight: float, format_weight: float) -> None:
+    def __init__(
+        self, *, answer_format: AnswerFormat, answer_weight: float, format_weight: float, grader: MathGrader
+    ) -> None:
         if answer_format not in _FORMATS:
             raise ValueError(f"env.init_args.answer_format must be one of {', '.join(_FORMATS)}, got {answer_format!r}")
         self.answer_format = answer_format
         self.answer_weight = answer_weight
         self.format_weight = format_weight
+        self._grader = grader
         self._task: Task | None = None
 
     def reset(self, task: Task) -> Observation:
@@ -64,7 +57,7 @@ class _OneAnswer:
             raise RuntimeError("step was called without a running episode; call reset first")
         task, self._task = self._task, None
         answer = extract_answer(action.message.text, self.answer_format)
-        success = answer is not None and self._is_right(answer, task.data["answer"])
+        success = self._grader.is_right(answer, task.data["answer"])
         parts = {"answer": float(success), "format": float(answer is not None)}
         return StepResult(
             observation=None,
@@ -76,8 +69,9 @@ class _OneAnswer:
         )
 
     def close(self) -> None:
-        """Drop the running episode."""
+        """Drop the running episode and end the grader's process."""
         self._task = None
+        self._grader.close()
 
     def demonstrate(self, task: Task, tools: Sequence[ToolSpec] = ()) -> Demonstration:
         """Show the task solved: with the calculator if it is offered and can solve it, else by stating the answer."""
@@ -85,19 +79,13 @@ class _OneAnswer:
         expression = task.data.get("expression")
         if expression is not None and any(tool.name == "calculator" for tool in tools):
             output = _computed(expression)
-            if output is not None and self._is_right(output, task.data["answer"]):
+            if output is not None and self._grader.is_right(output, task.data["answer"]):
                 messages += calculator_turn(expression, output)
         messages.append(Message.of("assistant", write_answer(task.data["answer"], self.answer_format)))
         return Demonstration(task=task, messages=tuple(messages), tools=tuple(tools))
 
     def _question(self, task: Task) -> Message:
         return Message.of("user", f"{task.data['question']}\n{answer_instruction(self.answer_format)}")
-
-    def _is_right(self, answer: str, gold: str) -> bool:
-        try:
-            return aime_match(answer, gold)
-        except ValueError as error:
-            raise GraderError(str(error)) from None
 
 
 class MathProblems(_OneAnswer):
@@ -140,15 +128,18 @@ class MathProblems(_OneAnswer):
         answer_weight: float = 1.0,
         format_weight: float = 0.0,
     ) -> None:
-        super().__init__(answer_format=answer_format, answer_weight=answer_weight, format_weight=format_weight)
         if answers not in _KINDS:
             raise ValueError(f"env.init_args.answers must be one of {', '.join(_KINDS)}, got {answers!r}")
         if not grader_timeout_s > 0:
             raise ValueError(f"env.init_args.grader_timeout_s must be above 0, got {grader_timeout_s}")
         if answers == "expression":
             check_installed("env.init_args.answers: expression", {"math_verify": _INSTALL, "antlr4": _INSTALL})
-        self.answers = answers
-        self._grader = IsolatedGrader(math_verify_match, timeout_s=grader_timeout_s)
+        super().__init__(
+            answer_format=answer_format,
+            answer_weight=answer_weight,
+            format_weight=format_weight,
+            grader=MathGrader(answers, timeout_s=grader_timeout_s),
+        )
         self._problems = _divided(files, answers, problem_field, answer_field)
 
     def sample_task(self, seed: int, split: Split) -> Task:
@@ -169,18 +160,6 @@ class MathProblems(_OneAnswer):
             seed=seed,
             data={"question": problem.text, "answer": problem.answer, "place": problem.place},
         )
-
-    def close(self) -> None:
-        """Drop the running episode and end the grader's process."""
-        super().close()
-        self._grader.close()
-
-    def _is_right(self, answer: str, gold: str) -> bool:
-        if self.answers == "aime":
-            return super()._is_right(answer, gold)
-        if is_word(gold):
-            return word_match(answer, gold)
-        return word_match(answer, gold) or (is_checkable(answer, gold) and bool(self._grader(answer, gold)))
 
 
 def _divided(
@@ -268,7 +247,12 @@ class AimeLadder(_OneAnswer):
         answer_weight: float = 1.0,
         format_weight: float = 0.0,
     ) -> None:
-        super().__init__(answer_format=answer_format, answer_weight=answer_weight, format_weight=format_weight)
+        super().__init__(
+            answer_format=answer_format,
+            answer_weight=answer_weight,
+            format_weight=format_weight,
+            grader=MathGrader("aime"),
+        )
         if not levels or not set(levels) <= set(range(1, MAX_LEVEL + 1)):
             raise ValueError(f"env.init_args.levels must be some of 1 to {MAX_LEVEL}, got {list(levels)}")
         self.levels = tuple(levels)
