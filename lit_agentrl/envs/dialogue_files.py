@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +11,13 @@ from lit_agentrl.envs.dialogue_facts import UNKNOWN, QuestionType
 from lit_agentrl.envs.dialogue_memory import Delivery, SessionsEnvironment
 from lit_agentrl.envs.problem_files import read_records
 from lit_agentrl.envs.splits import choose, content_digest
+from lit_agentrl.rewards.answers import plain_words, word_f1
 from lit_agentrl.types import SPLITS, Split, Task
 
 _KEY = "env.init_args.files"
 _HELD_OUT_SHARE = 0.15
 _SESSION = re.compile(r"session_(\d+)")
 _EVIDENCE = re.compile(r"D:?(\d+)")
-_ARTICLES = frozenset({"a", "an", "the", "and"})
 _ABSTENTION = "_abs"
 _LOCOMO_TYPES: dict[int, tuple[str, QuestionType]] = {
     1: ("multi_hop", "recall"),
@@ -128,11 +126,11 @@ class DialogueFiles(SessionsEnvironment):
     def score(self, answer: str, task: Task) -> float:
         """Return the F1 of the answer's words; exact for "unknown"."""
         if task.data["type"] == "abstain":
-            return float(_words(answer) == [UNKNOWN])
+            return float(plain_words(answer) == [UNKNOWN])
         gold = task.data["answer"]
         if not task.data["several"]:
             return word_f1(answer, gold)
-        parts = [part for part in gold.split(",") if _words(part)] or [gold]
+        parts = [part for part in gold.split(",") if plain_words(part)] or [gold]
         given = answer.split(",")
         found = sum(max(word_f1(piece, part) for piece in given) for part in parts) / len(parts)
         # Every part that is said beyond those asked for costs, or listing all there is would pay.
@@ -168,18 +166,6 @@ class DialogueFiles(SessionsEnvironment):
             splits = {} if isinstance(files, Mapping) else _divided({question.group for question in found})
             for question in found:
                 self._questions[splits.get(question.group, home)].append(question)
-
-
-def word_f1(answer: str, gold: str) -> float:
-    """Return the harmonic mean of precision and recall of an answer's words, as a multiset; case and articles aside."""
-    given, wanted = Counter(_words(answer)), Counter(_words(gold))
-    shared = sum((given & wanted).values())
-    return 2 * shared / (given.total() + wanted.total()) if shared else 0.0
-
-
-def _words(text: str) -> list[str]:
-    plain = text.lower().replace(",", " ").translate(str.maketrans("", "", string.punctuation))
-    return [word for word in plain.split() if word not in _ARTICLES]
 
 
 def _divided(groups: set[str]) -> dict[str, Split]:
@@ -285,6 +271,6 @@ def _longmemeval(record: Mapping[str, Any]) -> tuple[str, Sessions, list[Questio
 
 def _gold(answer: Any) -> str:
     text = " ".join(str(answer).split())
-    if not _words(text):
+    if not plain_words(text):
         raise ValueError(f"the answer {answer!r} has no word in it")
     return text

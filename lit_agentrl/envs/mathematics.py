@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, get_args
 
 from lit_agentrl.envs.extras import check_installed
 from lit_agentrl.envs.one_answer import OneAnswer
@@ -12,27 +12,38 @@ from lit_agentrl.envs.problem_files import Problem, read_problems
 from lit_agentrl.envs.reasoning_families import calculator_expression, make_dataset, population
 from lit_agentrl.envs.splits import choose, content_digest, draw_until, split_of
 from lit_agentrl.rewards.answers import AnswerFormat
-from lit_agentrl.rewards.grading import GraderError, IsolatedGrader
-from lit_agentrl.rewards.maths import (
-    AIME_MAX,
-    aime_answer,
-    aime_match,
-    is_checkable,
-    is_word,
-    math_verify_match,
-    word_match,
-)
+from lit_agentrl.rewards.maths import AIME_MAX, AnswerKind, MathGrader, aime_answer
 from lit_agentrl.seeding import derive_seed
 from lit_agentrl.types import SPLITS, Split, Task
 
-AnswerKind: TypeAlias = Literal["aime", "expression"]
-_KINDS = ("aime", "expression")
+_KINDS = get_args(AnswerKind)
 _INSTALL = "pip install 'lit_agentrl[math]'"
 _MODULUS = AIME_MAX + 1
 _MAX_DRAWS = 400
 
 
-class MathProblems(OneAnswer):
+class _MathAnswer(OneAnswer):
+    """One answer that a grader of mathematics says yes or no to."""
+
+    def __init__(self, *, grader: MathGrader, **marking: Any) -> None:
+        super().__init__(**marking)
+        self._grader = grader
+
+    def close(self) -> None:
+        """Drop the running episode and end the grader's process."""
+        super().close()
+        self._grader.close()
+
+    def score(self, answer: str, task: Task) -> float:
+        """Return 1 for a right answer and 0 else.
+
+        Raises:
+            GraderError: The grader looped, crashed, or cannot read the gold answer.
+        """
+        return float(self._grader.is_right(answer, task.data["answer"]))
+
+
+class MathProblems(_MathAnswer):
     """Problems from files, graded as AIME does (integers from 0 to 999) or through math-verify.
 
     The grader of expressions runs in a process of its own. One that loops is killed after `grader_timeout_s` and the
@@ -72,15 +83,18 @@ class MathProblems(OneAnswer):
         answer_weight: float = 1.0,
         format_weight: float = 0.0,
     ) -> None:
-        super().__init__(answer_format=answer_format, answer_weight=answer_weight, format_weight=format_weight)
         if answers not in _KINDS:
             raise ValueError(f"env.init_args.answers must be one of {', '.join(_KINDS)}, got {answers!r}")
         if not grader_timeout_s > 0:
             raise ValueError(f"env.init_args.grader_timeout_s must be above 0, got {grader_timeout_s}")
         if answers == "expression":
             check_installed("env.init_args.answers: expression", {"math_verify": _INSTALL, "antlr4": _INSTALL})
-        self.answers = answers
-        self._grader = IsolatedGrader(math_verify_match, timeout_s=grader_timeout_s)
+        super().__init__(
+            answer_format=answer_format,
+            answer_weight=answer_weight,
+            format_weight=format_weight,
+            grader=MathGrader(answers, timeout_s=grader_timeout_s),
+        )
         self._problems = _divided(files, answers, problem_field, answer_field)
 
     def sample_task(self, seed: int, split: Split) -> Task:
@@ -101,25 +115,6 @@ class MathProblems(OneAnswer):
             seed=seed,
             data={"question": problem.text, "answer": problem.answer, "place": problem.place},
         )
-
-    def close(self) -> None:
-        """Drop the running episode and end the grader's process."""
-        super().close()
-        self._grader.close()
-
-    def score(self, answer: str, task: Task) -> float:
-        """Return 1 for a right answer and 0 else.
-
-        Raises:
-            GraderError: The grader looped, crashed, or cannot read the gold answer.
-        """
-        gold = task.data["answer"]
-        if self.answers == "aime":
-            return _aime_score(answer, gold)
-        right = word_match(answer, gold)
-        if not right and not is_word(gold):
-            right = is_checkable(answer, gold) and bool(self._grader(answer, gold))
-        return float(right)
 
 
 def _divided(
@@ -157,13 +152,6 @@ def _divided(
     return divided
 
 
-def _aime_score(answer: str, gold: str) -> float:
-    try:
-        return float(aime_match(answer, gold))
-    except ValueError as error:
-        raise GraderError(str(error)) from None
-
-
 LEVELS: dict[int, dict[str, dict[str, Any]]] = {
     1: {"chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}},
     2: {
@@ -187,7 +175,7 @@ LEVELS: dict[int, dict[str, dict[str, Any]]] = {
 MAX_LEVEL = 5
 
 
-class AimeLadder(OneAnswer):
+class AimeLadder(_MathAnswer):
     """Made problems of five levels whose answer is an integer from 0 to 999, as at the AIME.
 
     A stand-in where no AIME files are at hand, and a ladder where those are too hard: level 1 is a sum of two numbers,
@@ -214,7 +202,12 @@ class AimeLadder(OneAnswer):
         answer_weight: float = 1.0,
         format_weight: float = 0.0,
     ) -> None:
-        super().__init__(answer_format=answer_format, answer_weight=answer_weight, format_weight=format_weight)
+        super().__init__(
+            answer_format=answer_format,
+            answer_weight=answer_weight,
+            format_weight=format_weight,
+            grader=MathGrader("aime"),
+        )
         if not levels or not set(levels) <= set(range(1, MAX_LEVEL + 1)):
             raise ValueError(f"env.init_args.levels must be some of 1 to {MAX_LEVEL}, got {list(levels)}")
         self.levels = tuple(levels)
@@ -237,14 +230,6 @@ class AimeLadder(OneAnswer):
             seed=seed,
             data=data,
         )
-
-    def score(self, answer: str, task: Task) -> float:
-        """Return 1 for a right answer and 0 else.
-
-        Raises:
-            GraderError: The gold answer is none of AIME's.
-        """
-        return _aime_score(answer, task.data["answer"])
 
     def close(self) -> None:
         """Drop the running episode and everything cached."""

@@ -7,6 +7,8 @@ pays. So several different answers are no answer, and an answer is compared whol
 from __future__ import annotations
 
 import re
+import string
+from collections import Counter
 from fractions import Fraction
 from itertools import zip_longest
 from typing import Literal, TypeAlias, get_args
@@ -20,6 +22,7 @@ _OPEN_TAG, _CLOSE_TAG = "<answer>", "</answer>"
 _BOX = "\\boxed{"
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", flags=re.ASCII)
 _MAX_NUMBER_CHARS = 2000
+_ARTICLES = frozenset({"a", "an", "the", "and"})
 _INSTRUCTIONS: dict[AnswerFormat, str] = {
     "line": 'End with "Answer:" and the result.',
     "tag": "Put the result in <answer></answer>.",
@@ -56,6 +59,19 @@ def extract_answer(text: str, answer_format: AnswerFormat) -> str | None:
 def exact_match(answer: str | None, gold: str) -> bool:
     """Whether an answer is the gold answer, apart from case and the amount of whitespace."""
     return answer is not None and bool(answer.strip()) and _squeeze(answer).casefold() == _squeeze(gold).casefold()
+
+
+def word_f1(answer: str, gold: str) -> float:
+    """Return the harmonic mean of precision and recall of an answer's words, as a multiset; case and articles aside."""
+    given, wanted = Counter(plain_words(answer)), Counter(plain_words(gold))
+    shared = sum((given & wanted).values())
+    return 2 * shared / (given.total() + wanted.total()) if shared else 0.0
+
+
+def plain_words(text: str) -> list[str]:
+    """Return a text's words in lower case, without punctuation and articles."""
+    plain = text.lower().replace(",", " ").translate(str.maketrans("", "", string.punctuation))
+    return [word for word in plain.split() if word not in _ARTICLES]
 
 
 def parse_number(text: str) -> Fraction | None:

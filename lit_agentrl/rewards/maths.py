@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from lit_agentrl.rewards.answers import exact_match
+from lit_agentrl.rewards.grading import GraderError, IsolatedGrader
+
+AnswerKind: TypeAlias = Literal["aime", "expression"]
+"""Integers from 0 to 999, or anything that math-verify reads."""
 
 AIME_MAX = 999
 _AIME_ANSWER = re.compile(r"\$?\s*(\d{1,3})\s*\$?\s*\.?", flags=re.ASCII)
@@ -86,6 +90,45 @@ def math_verify_match(answer: str, gold: str) -> bool:
         raise ValueError(f"math-verify cannot read the gold answer {gold!r}")
     given = _read(answer)
     return bool(given) and bool(math_verify.verify(list(expected), given, timeout_seconds=None, raise_on_error=True))
+
+
+class MathGrader:
+    """Says whether answers are right; expressions are compared in a process of its own, which is killed if it loops.
+
+    Args:
+        kind: What the gold answers are.
+        timeout_s: CPU seconds that one comparison may take.
+    """
+
+    def __init__(self, kind: AnswerKind, *, timeout_s: float = 5.0) -> None:
+        self.kind = kind
+        self._compare = IsolatedGrader(math_verify_match, timeout_s=timeout_s)
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the grader's process, if there is one."""
+        return self._compare.pid
+
+    def is_right(self, answer: str | None, gold: str) -> bool:
+        """Whether an answer is the gold answer.
+
+        Raises:
+            GraderError: The comparison looped or crashed, or the gold answer cannot be read.
+        """
+        if self.kind == "aime":
+            try:
+                return aime_match(answer, gold)
+            except ValueError as error:
+                raise GraderError(str(error)) from None
+        if answer is None:
+            return False
+        if is_word(gold):
+            return word_match(answer, gold)
+        return word_match(answer, gold) or (is_checkable(answer, gold) and bool(self._compare(answer, gold)))
+
+    def close(self) -> None:
+        """End the grader's process."""
+        self._compare.close()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -8,6 +8,7 @@ from lit_agentrl.rewards.answers import (
     extract_answer,
     numeric_match,
     parse_number,
+    word_f1,
     write_answer,
 )
 
@@ -81,3 +82,10 @@ def test_numeric_match_takes_an_absolute_tolerance():
 def test_a_gold_answer_that_is_no_number_is_a_fault_of_the_data():
     with pytest.raises(ValueError, match="gold answer 'blue' is not a number"):
         numeric_match("3", "blue")
+
+
+def test_f1_counts_words_as_often_as_they_are_said():
+    assert word_f1("red red red", "red kayak") == pytest.approx(2 * 1 / (3 + 2))
+    assert word_f1("The red, kayak!", "a red kayak") == 1.0
+    assert word_f1("", "red") == 0.0
+    assert word_f1("blue", "red") == 0.0
