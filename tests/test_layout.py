@@ -33,7 +33,7 @@ TORCH_FREE = [
     "envs.bfcl_memory",
     "envs.mathematics",
 ]
-TORCH_FREE += ["envs.dialogue_files", "envs.gymnasium_env", "envs.miniwob", "envs.scienceworld"]
+TORCH_FREE += ["envs.humaneval", "envs.dialogue_files", "envs.gymnasium_env", "envs.miniwob", "envs.scienceworld"]
 TORCH_FREE += ["envs.textworld_express", "rollouts.worker_main", "policies.chat"]
 
 

@@ -1,6 +1,7 @@
 """One attack for each promise of docs/sandbox.md. The code below is what a model could have written."""
 
 import os
+import signal
 import textwrap
 import time
 from pathlib import Path
@@ -236,6 +237,11 @@ def test_an_endless_loop_ends_by_the_clock_or_by_cpu_time(sandbox):
     assert (result.cause, result.wall_s < 5) == ("wall time", True)
     result = attack(sandbox, "import time; time.sleep(100)", wall_s=0.3)
     assert result.cause == "wall time"
+    # On a busy machine a second of CPU time takes long.
+    result = attack(sandbox, "while True: pass", wall_s=120)
+    assert (result.cause, result.exit_code) == ("CPU time", -signal.SIGXCPU)
+    result = attack(sandbox, "import os, signal\nos.kill(os.getpid(), signal.SIGXCPU)")
+    assert (result.cause, result.exit_code) == ("", -signal.SIGXCPU)
     ignoring = """
         import signal
         for number in range(1, 65):
@@ -246,7 +252,7 @@ def test_an_endless_loop_ends_by_the_clock_or_by_cpu_time(sandbox):
         while True:
             pass
     """
-    result = attack(sandbox, ignoring, wall_s=120)  # on a busy machine a second of CPU time takes long
+    result = attack(sandbox, ignoring, wall_s=120)
     assert (result.cause, result.cpu_s < LIMITS.cpu_s + 2) == ("CPU time", True)
 
 
