@@ -34,7 +34,14 @@ TORCH_FREE = [
     "envs.bfcl_memory",
     "envs.mathematics",
 ]
-TORCH_FREE += ["envs.dialogue_files", "envs.gymnasium_env", "envs.miniwob", "envs.scienceworld"]
+TORCH_FREE += [
+    "envs.humaneval",
+    "envs.knowledge_base",
+    "envs.dialogue_files",
+    "envs.gymnasium_env",
+    "envs.miniwob",
+    "envs.scienceworld",
+]
 TORCH_FREE += ["envs.textworld_express", "rollouts.worker_main", "policies.chat"]
 
 

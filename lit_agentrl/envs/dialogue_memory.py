@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -12,6 +11,7 @@ from lit_agentrl.envs.calls import call_message
 from lit_agentrl.envs.dialogue_facts import MAX_FACTS, QUESTION_TYPES, UNKNOWN, Controls, QuestionType, make_dialogue
 from lit_agentrl.envs.splits import content_digest, draw_until
 from lit_agentrl.envs.states import History
+from lit_agentrl.envs.words import content_words, words
 from lit_agentrl.rewards.answers import answer_instruction, exact_match, extract_answer, write_answer
 from lit_agentrl.seeding import derive_seed
 from lit_agentrl.types import Action, Demonstration, EnvTraits, Message, Observation, Split, StepResult, Task, ToolSpec
@@ -22,34 +22,6 @@ _RULE = f'If it was never said, or was taken back, the answer is "{UNKNOWN}".'
 _MAX_DRAWS = 200
 _MAX_HITS = 8
 _MAX_TOOL_CHARS = 20_000
-_WORD = re.compile(r"\w+")
-_STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "did",
-        "do",
-        "does",
-        "for",
-        "in",
-        "is",
-        "it",
-        "of",
-        "on",
-        "or",
-        "s",
-        "the",
-        "to",
-        "was",
-        "what",
-        "when",
-        "which",
-        "who",
-        "whose",
-    ]
-)
 
 
 class SessionsEnvironment:
@@ -164,11 +136,11 @@ class SessionsEnvironment:
         Args:
             query: A few words.
         """
-        wanted = _content_words(query)
+        wanted = content_words(query)
         hits = []
         for number, session in enumerate(self._sessions):
             for place, line in enumerate(session["lines"]):
-                shared = len(wanted & _content_words(line))
+                shared = len(wanted & content_words(line))
                 if shared:
                     hits.append((-shared, -number, place, f"{session['title']}: {line}"))
         best = sorted(hits)[:_MAX_HITS]
@@ -281,7 +253,7 @@ class DialogueMemory(SessionsEnvironment):
             return {
                 "sessions": [{"title": session.title, "lines": list(session.lines)} for session in made.sessions],
                 "question": made.question,
-                "query": " ".join(_WORD.findall(made.question)[2:]) if kind != "temporal" else made.question,
+                "query": " ".join(words(made.question)[2:]) if kind != "temporal" else made.question,
                 "answer": made.answer,
                 "type": made.kind,
                 "delay": made.delay,
@@ -310,7 +282,3 @@ def delay_bucket(delay: int) -> str:
 
 def _written(session: dict[str, Any]) -> str:
     return "\n".join([session["title"], *session["lines"]])
-
-
-def _content_words(text: str) -> set[str]:
-    return {word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS}

