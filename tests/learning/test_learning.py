@@ -10,8 +10,6 @@ from lit_agentrl.sweeping.plan import read_plan
 CONFIGS = Path(__file__).parents[2] / "configs"
 RISE = 0.3
 SEEDS = (0, 1, 2)
-LONGER = {"archer_iql": 20}
-"""Rollouts of those that need more than the task's 12."""
 QUICK = ("grpo", "ppo", "dpo", "eto", "dqn")
 """Run with one seed in the ordinary tests."""
 
@@ -48,8 +46,6 @@ def teacher(_command_line, tmp_path_factory):
 def test_success_rises(request, lit_agentrl, tmp_path, name, experiment, overrides, start, seed):
     if name == "distillation":
         overrides = (*overrides, "--model.teacher", request.getfixturevalue("teacher"))
-    if name in LONGER:
-        overrides = (*overrides, "--trainer.max_epochs", LONGER[name])
     outcome = lit_agentrl(
         *("fit", "--config", experiment, *overrides, "--seed_everything", seed, "--run_dir", tmp_path / "run"),
         *("--milestones", f"[{start}, end]", "--trainer.check_val_every_n_epoch", 1000, "--loggers", "[csv]"),
