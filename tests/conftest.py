@@ -1,5 +1,6 @@
 """Makes `tests/support` importable, also for worker processes, and offers the command line as a fixture."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from command_line import CommandLine
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background so, and children inherit it: no test of Ctrl-C could pass.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
