@@ -201,6 +201,7 @@ class ReplayDataModule(EnvironmentDataModule):
         kept = len(columns["reward"])
         if kept:
             self.replay.add(columns)
+            self.learner.forget_unused(self.replay)
         return len(steps) - kept
 
     def _batch(self, draw: Draw) -> ReplayBatch:

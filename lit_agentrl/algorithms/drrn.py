@@ -13,10 +13,13 @@ from lit_agentrl.algorithms.exploration import Exploration
 from lit_agentrl.algorithms.q_replay import Observe, QReplay
 from lit_agentrl.policies.q_networks import RelevanceNet
 from lit_agentrl.policies.text_features import text_features
+from lit_agentrl.rollouts.replay import ReplayBuffer
 from lit_agentrl.types import Observation
 
 _DEFAULT_EXPLORATION = Exploration(epsilon_start=0.0, epsilon_end=0.0, temperature=1.0)
-_TEXTS = "replayed_actions"
+_TEXTS, _FULL_AT = "replayed_actions", "replayed_actions_full_at"
+_NUMBERED = ("action", "next_actions")
+_FULL = 1024
 
 
 class DRRN(QReplay):
@@ -57,9 +60,11 @@ class DRRN(QReplay):
         self.num_action_features = num_action_features
         self.hidden_sizes = tuple(hidden_sizes)
         self._texts: list[str] = []
-        """Every action that was replayed, in the order of its number."""
+        """The actions of the replay buffer, and some of earlier ones, in the order of their numbers."""
         self._numbers: dict[str, int] = {}
         self._table = torch.zeros(0, num_action_features)
+        self._full_at = _FULL
+        """How many actions there may be before those that are no longer in the replay buffer are forgotten."""
 
     def make_network(self) -> nn.Module:
         """Return the two encoders."""
@@ -90,6 +95,24 @@ class DRRN(QReplay):
                 self._texts.append(action)
         return [self._numbers[action] for action in actions]
 
+    def forget_unused(self, replay: ReplayBuffer) -> None:
+        """Renumber the actions when half of them may be in no transition any more: their table would grow for ever."""
+        if len(self._texts) < self._full_at:
+            return
+        used = torch.cat([replay.columns[name][: len(replay)].flatten() for name in _NUMBERED]).unique()
+        used = used[used >= 0]
+        places = torch.full((len(self._texts) + 1,), -1)  # the last one is that of -1: no action
+        places[used] = torch.arange(len(used))
+        for name in _NUMBERED:
+            replay.columns[name].copy_(places[replay.columns[name]])
+        self._renumber([self._texts[number] for number in used.tolist()])
+        self._full_at = max(_FULL, 2 * len(used))
+
+    def _renumber(self, texts: list[str]) -> None:
+        self._texts = texts
+        self._numbers = {text: number for number, text in enumerate(texts)}
+        self._table = torch.zeros(0, self.num_action_features)
+
     def _features(self, actions: Sequence[str]) -> Tensor:
         """Return the features of actions, [A, E]."""
         return torch.from_numpy(np.stack([text_features(action, self.num_action_features) for action in actions]))
@@ -116,11 +139,10 @@ class DRRN(QReplay):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the texts of the numbers in the replay buffer."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint[_TEXTS] = list(self._texts)
+        checkpoint |= {_TEXTS: list(self._texts), _FULL_AT: self._full_at}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take them over."""
         super().on_load_checkpoint(checkpoint)
-        self._texts = list(checkpoint.get(_TEXTS, []))
-        self._numbers = {text: number for number, text in enumerate(self._texts)}
-        self._table = torch.zeros(0, self.num_action_features)
+        self._full_at = checkpoint.get(_FULL_AT, _FULL)
+        self._renumber(list(checkpoint.get(_TEXTS, [])))

@@ -16,7 +16,7 @@ from lit_agentrl.algorithms.exploration import Exploration, pick
 from lit_agentrl.algorithms.learner import Learner
 from lit_agentrl.policies.text_features import text_features
 from lit_agentrl.rollouts.action_collector import ChoiceRequest
-from lit_agentrl.rollouts.replay import ReplayBatch
+from lit_agentrl.rollouts.replay import ReplayBatch, ReplayBuffer
 from lit_agentrl.seeding import derive_seed
 from lit_agentrl.types import Observation, TextPart, Transition
 
@@ -106,6 +106,9 @@ class QReplay(Learner):
     @abstractmethod
     def action_numbers(self, actions: Sequence[str]) -> list[int]:
         """Return the numbers under which actions are replayed."""
+
+    def forget_unused(self, replay: ReplayBuffer) -> None:
+        """Called when transitions were added: let go of what was kept for those that are no longer in the buffer."""
 
     @abstractmethod
     def values_of_numbers(self, network: nn.Module, states: Tensor, numbers: Tensor) -> Tensor:

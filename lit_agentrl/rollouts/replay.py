@@ -45,7 +45,8 @@ class ReplayBuffer:
         self.beta = beta
         self.added = 0
         """Rows added since the beginning, those that have been overwritten included."""
-        self._columns: dict[str, Tensor] = {}
+        self.columns: dict[str, Tensor] = {}
+        """[capacity, ...] each, in no order of time; rows beyond `len(self)` are 0."""
         self._priorities = torch.zeros(capacity if alpha else 0, dtype=torch.float64)
 
     def __len__(self) -> int:
@@ -64,10 +65,10 @@ class ReplayBuffer:
         if len(sizes) != 1:
             raise ValueError(f"replay columns must have one length, got {sorted(sizes)}")
         (count,) = sizes
-        if not self._columns:
+        if not self.columns:
             self._allocate(columns)
-        if self._layout(columns) != self._layout(self._columns):
-            raise ValueError(f"replay rows are {self._layout(self._columns)}, not {self._layout(columns)}")
+        if self._layout(columns) != self._layout(self.columns):
+            raise ValueError(f"replay rows are {self._layout(self.columns)}, not {self._layout(columns)}")
         kept = min(count, self.capacity)
         places = torch.arange(self.added + count - kept, self.added + count) % self.capacity
         if self.alpha:
@@ -75,11 +76,11 @@ class ReplayBuffer:
             largest = float(self._priorities.max())
             self._priorities[places] = largest if largest > 0 else 1.0
         for name, column in columns.items():
-            self._columns[name][places] = column[count - kept :]
+            self.columns[name][places] = column[count - kept :]
         self.added += count
 
     def _allocate(self, columns: Mapping[str, Tensor]) -> None:
-        self._columns = {
+        self.columns = {
             name: torch.zeros((self.capacity, *column.shape[1:]), dtype=column.dtype)
             for name, column in columns.items()
         }
@@ -108,7 +109,7 @@ class ReplayBuffer:
 
     def rows(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the columns of some rows, [B, ...] each."""
-        return {name: column[rows] for name, column in self._columns.items()}
+        return {name: column[rows] for name, column in self.columns.items()}
 
     def update(self, rows: Tensor, errors: Tensor) -> None:
         """Set the priorities of rows by the size of their errors; does nothing for uniform buffers."""
@@ -121,7 +122,7 @@ class ReplayBuffer:
         return {
             "added": self.added,
             # Clones: a slice would write its whole storage.
-            "columns": {name: column[:size].clone() for name, column in self._columns.items()},
+            "columns": {name: column[:size].clone() for name, column in self.columns.items()},
             "priorities": self._priorities[:size].clone(),
         }
 
@@ -137,11 +138,11 @@ class ReplayBuffer:
         if len(state["priorities"]) != (size if self.alpha else 0):
             raise ValueError("data.init_args.priority_alpha: the checkpoint's buffer draws the other way")
         self.added = int(state["added"])
-        self._columns = {}
+        self.columns = {}
         if columns:
             self._allocate(columns)
             for name, column in columns.items():
-                self._columns[name][:size] = column
+                self.columns[name][:size] = column
         self._priorities[:size] = state["priorities"]
 
 

@@ -8,6 +8,7 @@ from rl_support import trainer, weights
 from lit_agentrl.algorithms import DRRN, Exploration
 from lit_agentrl.policies.text_features import text_features
 from lit_agentrl.rollouts.action_collector import ChoiceRequest
+from lit_agentrl.rollouts.replay import ReplayBuffer
 
 
 def request(observation, **options):
@@ -127,8 +128,7 @@ def test_micro_batches_do_not_change_the_gradient(double_q):
 
 def test_a_checkpoint_keeps_what_the_numbers_mean(module):
     module.columns(random_walk(5))
-    checkpoint = {}
-    module.on_save_checkpoint(checkpoint)
+    checkpoint = checkpointed(module)
     other = drrn()
     other.configure_model()
     other.on_load_checkpoint(checkpoint)
@@ -140,6 +140,35 @@ def test_a_checkpoint_keeps_what_the_numbers_mean(module):
     state = torch.from_numpy(text_features("cell 1", 32).copy()).unsqueeze(0)
     one, two = (m.values_of_numbers(m.networks[0], state, numbers) for m in (module, other))
     assert torch.equal(one, two)
+
+
+def test_actions_that_left_the_buffer_are_forgotten_and_the_others_keep_their_values(module, monkeypatch):
+    monkeypatch.setattr("lit_agentrl.algorithms.drrn._FULL", 20)
+    module._full_at = 20
+    replay = ReplayBuffer(4)
+
+    def values():
+        rows = replay.rows(torch.arange(len(replay)))
+        numbers = torch.cat([rows["action"].unsqueeze(1), rows["next_actions"]], dim=1)
+        found = module.values_of_numbers(module.networks[0], rows["state"], numbers)
+        return torch.where(numbers >= 0, found, 0.0)
+
+    sizes = []
+    for step in range(60):
+        after = seen(f"cell {step + 1}", actions=(f"go {step + 1}", "wait", f"look {step}"))
+        replay.add(module.columns([transition(seen(f"cell {step}"), f"go {step}", 0.0, after)]))
+        before = values()
+        module.forget_unused(replay)
+        torch.testing.assert_close(values(), before)
+        sizes.append(len(checkpointed(module)["replayed_actions"]))
+    assert len(set(sizes)) > 5
+    assert max(sizes) <= 20
+
+
+def checkpointed(module):
+    checkpoint = {}
+    module.on_save_checkpoint(checkpoint)
+    return checkpoint
 
 
 @pytest.mark.parametrize(
