@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 # Without its requirements, which pin another numpy; see docs/environments/bfcl.md.
 BFCL := bfcl-eval==2026.3.23
-EXTRAS := bfcl,code,completion,games,math,parquet,science,web
+EXTRAS := bfcl,code,completion,games,math,mcp,parquet,science,web
 VENV ?= .venv
 PYTHON ?= $(shell for python in python3.11 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)

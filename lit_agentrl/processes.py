@@ -16,7 +16,7 @@ from collections.abc import Callable, Set
 HEADER = struct.Struct("!Q")
 """Length in bytes of what follows."""
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _MAX_READ = 1 << 16  # more would be mapped and unmapped at every read
 _TICK_S = 0.002
 
@@ -61,11 +61,12 @@ def read_exactly(read: Callable[[int], bytes], count: int) -> bytes:
     return bytes(data)
 
 
-def die_with_parent(parent: int | None = None) -> bool:
+def die_with_parent(parent: int | None = None, *, by: signal.Signals = signal.SIGKILL) -> bool:
     """Have the kernel kill this process when the thread that forked it ends. Linux only; a change of user id undoes it.
 
     Args:
         parent: Process id of the parent.
+        by: The signal that is sent.
 
     Returns:
         Whether the parent was still there afterwards; `True` if none was named.
@@ -73,11 +74,17 @@ def die_with_parent(parent: int | None = None) -> bool:
     Raises:
         OSError: The kernel refuses.
     """
-    zero = ctypes.c_ulong(0)
-    if sys.platform == "linux" and _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), zero, zero, zero):
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl: {os.strerror(number)}")
+    _prctl(_PR_SET_PDEATHSIG, by)
     return parent is None or os.getppid() == parent
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all that this process starts, itself or through others, when their own ends. Linux only.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def exit_codes(pids: Set[int], *, timeout_s: float) -> dict[int, int]:
@@ -99,3 +106,10 @@ def exit_codes(pids: Set[int], *, timeout_s: float) -> dict[int, int]:
         if len(codes) == len(pids) or time.monotonic() > deadline:
             return codes
         time.sleep(_TICK_S)
+
+
+def _prctl(option: int, value: int) -> None:
+    zero = ctypes.c_ulong(0)
+    if sys.platform == "linux" and _libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl: {os.strerror(number)}")

@@ -90,6 +90,8 @@ class ToolOutput:
     """The call was wrong or the tool raised; `text` is one line that says why."""
     cut: bool = False
     """The output was too long or not text; `text` ends with a marker that says so."""
+    restarted: bool = False
+    """What stands behind the tool had died and was started again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,6 +267,8 @@ class Trajectory:
     env_steps: int = 0
     tool_calls: int = 0
     tool_errors: int = 0
+    tool_restarts: int = 0
+    """Calls whose tool had died, a server for example, and was started again."""
     outputs_cut: int = 0
     """Observations or tool outputs that were longer than allowed and were cut with a marker."""
     wall_s: float = 0.0

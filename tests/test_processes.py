@@ -14,6 +14,7 @@ from process_watch import gone_within, runs
 
 from lit_agentrl.processes import (
     EXEC_DYING_WITH_PARENT,
+    adopt_orphans,
     die_with_parent,
     exit_codes,
     frame,
@@ -109,4 +110,45 @@ def test_a_child_that_is_too_late_is_told():
     os.wait()
     theirs.close()
     assert ours.recv(16) == b"late"
+    ours.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process choose to be a parent")
+def test_orphans_are_adopted():
+    ours, theirs = socket.socketpair()
+    adopter = os.fork()
+    if not adopter:
+        adopt_orphans()
+        if not os.fork():
+            middle = os.getpid()
+            if not os.fork():
+                while os.getppid() == middle:
+                    time.sleep(0.01)
+                theirs.send(str(os.getppid()).encode())
+            os._exit(0)
+        os.wait()
+        os.wait()
+        os._exit(0)
+    os.waitpid(adopter, 0)
+    theirs.close()
+    assert int(ours.recv(16)) == adopter
+    ours.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's end")
+def test_the_signal_at_the_parents_end_can_be_another():
+    ours, theirs = socket.socketpair()
+    if not (parent := os.fork()):
+        if not os.fork():
+            signal.signal(signal.SIGUSR1, lambda *_: theirs.send(b"told"))
+            die_with_parent(by=signal.SIGUSR1)
+            theirs.send(b"ready")
+            signal.pause()
+            os._exit(0)
+        signal.pause()
+    theirs.close()
+    assert ours.recv(16) == b"ready"
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    assert ours.recv(16) == b"told"
     ours.close()

@@ -21,7 +21,8 @@ class ToolAgent(Agent):
 
     Args:
         tools: Import paths of typed functions, for example `lit_agentrl.agents.tools.calculator.calculator`;
-            or `class_path` and `init_args` of a function that makes one, `lit_agentrl.agents.tools.python.make_python`.
+            or `class_path` and `init_args` of a function that makes one, `lit_agentrl.agents.tools.python.make_python`,
+            or several, `lit_agentrl.agents.tools.mcp_tools.make_mcp_tools`.
         system_prompt: First message; none by default.
         max_turns: Completions per episode. An episode that needs more is truncated.
     """
@@ -117,6 +118,7 @@ class ToolAgent(Agent):
             elif call.name in own or not for_env:
                 output = await context.env.call_tool(call.name, call.arguments)
                 text, is_error = output.text, output.error
+                trajectory.tool_restarts += output.restarted
             else:
                 known = ", ".join(sorted(own | for_env))
                 text, is_error = f"Error: there is no tool {call.name!r}; there are: {known}", True

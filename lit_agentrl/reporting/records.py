@@ -74,6 +74,7 @@ def trajectory_record(
         "env_steps": trajectory.env_steps,
         "tool_calls": trajectory.tool_calls,
         "tool_errors": trajectory.tool_errors,
+        "tool_restarts": trajectory.tool_restarts,
         "outputs_cut": trajectory.outputs_cut,
         "wall_s": trajectory.wall_s,
         "turns": [_turn(turn, entry) for turn, entry in zip(trajectory.turns, credits, strict=True)],

@@ -88,7 +88,7 @@ def rollout_metrics(rollout: Rollout, *, gather: Gather = only_rank) -> dict[str
         for name, (total, count) in rank_totals.items():
             before, counted = totals.get(name, (0.0, 0))
             totals[name] = (before + total, counted + count)
-    outputs_cut, _ = totals.pop("outputs_cut")
+    sums = {name: totals.pop(name)[0] for name in ("outputs_cut", "tool_restarts")}
     metrics = {
         f"rollout/{name}": total / count if count else math.nan
         for name, (total, count) in sorted(totals.items())
@@ -98,7 +98,7 @@ def rollout_metrics(rollout: Rollout, *, gather: Gather = only_rank) -> dict[str
     engine_s = max(max(part[2] for part in parts), 1e-9)
     tokens = sum(part[3] for part in parts)
     return metrics | {
-        "rollout/outputs_cut": outputs_cut,
+        **{f"rollout/{name}": total for name, total in sums.items()},
         "rollout/seconds": seconds,
         "rollout/tokens_per_s": tokens / seconds,
         "rollout/engine_tokens_per_s": tokens / engine_s,
@@ -120,6 +120,7 @@ def _totals(rollout: Rollout) -> dict[str, tuple[float, int]]:
         "truncated": [t.status == "truncated" for t in everything],
         "failed": [t.status == "failed" for t in everything],
         "outputs_cut": [t.outputs_cut for t in everything],
+        "tool_restarts": [t.tool_restarts for t in everything],
         "groups_with_spread": [
             len({t.reward for t in group.trajectories if t.status != "failed"}) > 1 for group in rollout.groups
         ],

@@ -214,8 +214,8 @@ class _Host:
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
-        self._tools = ToolBox(config.tools)
         self._envs: dict[int, Environment] = {0: config.env.build()}
+        self._tools = ToolBox(config.tools)
         self._ops: dict[str, Callable[..., Reply]] = {
             "reset": self._reset,
             "step": self._step,
@@ -238,6 +238,8 @@ class _Host:
     def close(self) -> None:
         for slot in list(self._envs):
             self._discard(slot)
+        with contextlib.suppress(Exception):
+            self._tools.close()
 
     def _env(self, slot: int) -> Environment:
         if slot not in self._envs:
@@ -260,6 +262,7 @@ class _Host:
             raise
 
     def _reset(self, slot: int, task: Task) -> Reply:
+        self._tools.start_episode(slot)
         with self._episode(slot) as env:
             observation = _expect(env.reset(task), Observation, "reset to return an Observation")
             return Reply(True, *self._cut(observation))
@@ -284,7 +287,7 @@ class _Host:
                 raise ValueError(f"expected StepResult.{name} to be a finite number, got {value!r} from {env}")
 
     def _tool(self, slot: int, name: str, arguments: dict[str, Any]) -> Reply:
-        output = self._tools.call(name, arguments, max_chars=self._config.max_output_chars)
+        output = self._tools.call(name, arguments, max_chars=self._config.max_output_chars, slot=slot)
         return Reply(True, output, int(output.cut))
 
     def _sample(self, slot: int, seed: int, split: Split) -> Reply:

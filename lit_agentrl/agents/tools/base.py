@@ -10,8 +10,8 @@ import json
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import docstring_parser
 from pydantic import BaseModel, ValidationError
@@ -25,7 +25,34 @@ ToolEntry: TypeAlias = str | Mapping[str, Any]
 
 _KEY = "agent.init_args.tools"
 _BUILTIN = "lit_agentrl.agents.tools"
-_INFRASTRUCTURE = ("base", "signature")  # modules of this package that hold no tools
+_INFRASTRUCTURE = ("base", "mcp_client", "mcp_keeper", "mcp_serve", "signature")
+"""Modules of this package that hold no tools."""
+
+
+class ToolRestartedError(ValueError):
+    """What stands behind a tool had died and was started again; the text tells the model."""
+
+
+@runtime_checkable
+class ToolSource(Protocol):
+    """Tools that come together, with descriptions and state of their own: those of a server, for example."""
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What a model is told about the tools."""
+        ...
+
+    def start_episode(self, slot: int) -> None:
+        """Get ready for another episode; episodes of different slots run at the same time."""
+        ...
+
+    def call(self, name: str, arguments: Mapping[str, Any], *, slot: int) -> Any:
+        """Call a tool; a `ValueError` is what the model is told."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +85,20 @@ class Tool:
         spec = ToolSpec(name=name, description=description, parameters=parameters_schema(model))
         return cls(function=function, spec=spec, arguments=model)
 
+    def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the function wants them.
+
+        Raises:
+            ValueError: They do not fit; names each that does not.
+        """
+        try:
+            return validated(self.arguments, arguments)
+        except ValidationError as error:
+            wrong = [f"argument {key!r} {text}" for key, text in problems(self.arguments, error)]
+            raise ValueError("; ".join(wrong)) from None
+        except Exception as error:  # arguments that are no mapping, or a validator of the tool's own
+            raise ValueError(f"the arguments cannot be read ({_describe(error)})") from None
+
 
 def tool_spec(function: ToolFunction) -> ToolSpec:
     """Return what a model is told about a typed function; see `Tool.of`."""
@@ -77,41 +118,61 @@ class ToolBox:
         Raises:
             ValueError: A path leads to no function, a function cannot be a tool, or two tools share a name.
         """
-        self._tools: dict[str, Tool] = {}
-        for entry in tools:
-            tool = Tool.of(entry if callable(entry) else resolve_tool(entry))
-            if tool.spec.name in self._tools:
-                raise ValueError(f"{_KEY}: two tools are named {tool.spec.name!r}")
-            self._tools[tool.spec.name] = tool
+        self._tools: dict[str, Tool | ToolSource] = {}
+        self._specs: dict[str, ToolSpec] = {}
+        self._sources: list[ToolSource] = []
+        try:
+            for entry in tools:
+                self._add(entry if callable(entry) else resolve_tool(entry))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """What a model is told about the tools, in the order given."""
-        return tuple(tool.spec for tool in self._tools.values())
+        return tuple(self._specs.values())
 
-    def call(self, name: str, arguments: Mapping[str, Any], *, max_chars: int) -> ToolOutput:
+    def start_episode(self, slot: int) -> None:
+        """Tell tools that have a state that another episode begins in a slot."""
+        for source in self._sources:
+            source.start_episode(slot)
+
+    def call(self, name: str, arguments: Mapping[str, Any], *, max_chars: int, slot: int = 0) -> ToolOutput:
         """Call a tool.
 
         Args:
             name: The name that the model wrote.
             arguments: The arguments that the model wrote.
             max_chars: Output beyond this many characters is cut; the marker that says so comes on top.
+            slot: Which of the episodes that run at the same time calls; matters to tools that have a state.
         """
         tool = self._tools.get(name)
         if tool is None:
             available = ", ".join(self._tools) or "none"
             return _error(f"there is no tool {name!r}; available: {available}", max_chars)
         try:
-            checked = validated(tool.arguments, arguments)
-        except ValidationError as error:
-            wrong = "; ".join(f"argument {key!r} {text}" for key, text in problems(tool.arguments, error))
-            return _error(f"{name}: {wrong}", max_chars)
-        except Exception as error:  # arguments that are no mapping, or a validator of the tool's own
-            return _error(f"{name}: the arguments cannot be read ({_describe(error)})", max_chars)
-        try:
-            return readable(_run(tool.function, checked), max_chars)
+            if not isinstance(tool, Tool):
+                return readable(tool.call(name, arguments, slot=slot), max_chars)
+            return readable(_run(tool.function, tool.checked(arguments)), max_chars)
         except (Exception, SystemExit) as error:
-            return _error(f"{name}: {_describe(error)}", max_chars)
+            output = _error(f"{name}: {_describe(error)}", max_chars)
+            return replace(output, restarted=isinstance(error, ToolRestartedError))
+
+    def close(self) -> None:
+        """End what tools have running. Closing twice is fine."""
+        for source in self._sources:
+            source.close()
+
+    def _add(self, made: ToolFunction | ToolSource) -> None:
+        tool = made if isinstance(made, ToolSource) else Tool.of(made)
+        if not isinstance(tool, Tool):
+            self._sources.append(tool)
+        for spec in (tool.spec,) if isinstance(tool, Tool) else tool.specs:
+            if spec.name in self._tools:
+                raise ValueError(f"{_KEY}: two tools are named {spec.name!r}")
+            self._tools[spec.name] = tool
+            self._specs[spec.name] = spec
 
 
 def tool_path(entry: ToolEntry) -> str:
@@ -126,8 +187,8 @@ def tool_path(entry: ToolEntry) -> str:
     return path
 
 
-def resolve_tool(entry: ToolEntry) -> ToolFunction:
-    """Import a tool by its path, or make it.
+def resolve_tool(entry: ToolEntry) -> ToolFunction | ToolSource:
+    """Import a tool by its path, or make it, or several at once.
 
     Raises:
         ValueError: The path leads to no function (names the closest ones that do), or the arguments do not fit.
@@ -138,11 +199,11 @@ def resolve_tool(entry: ToolEntry) -> ToolFunction:
     path, arguments = tool_path(entry), entry.get("init_args") or {}
     try:
         model = arguments_model(found)
-        made: ToolFunction = found(**validated(model, arguments))
+        made: ToolFunction | ToolSource = found(**validated(model, arguments))
     except ValidationError as error:
         wrong = "; ".join(f"init_args.{argument} {text}" for argument, text in problems(model, error))
         raise ValueError(f"{_KEY}: {path}: {wrong}") from None
-    if not callable(made):
+    if not callable(made) and not isinstance(made, ToolSource):
         raise ValueError(f"{_KEY}: {path} makes no tool, but {type(made).__name__}")
     return made
 
