@@ -7,8 +7,8 @@ SHELL := bash
 #   make setup TORCH='torch==2.13.0+cu130'
 TORCH ?= torch==2.13.0
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
-# Without its requirements, which pin another numpy; see docs/environments/bfcl.md.
-BFCL := bfcl-eval==2026.3.23
+# Without their requirements; see docs/environments/bfcl.md and discoveryworld.md.
+WITHOUT_DEPS := bfcl-eval==2026.3.23 discoveryworld==0.0.2
 EXTRAS := bfcl,code,completion,games,math,mcp,parquet,science,web
 VENV ?= .venv
 PYTHON ?= $(shell for python in python3.11 python3; do \
@@ -82,7 +82,7 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt
 	  echo 'hnswlib is compiled from source and needs a C++ compiler: apt-get install g++ python3-dev' >&2; exit 1; fi
 	$(PY) -m pip install '$(TORCH)'
 	$(PY) -m pip install -c constraints.txt -e '.[dev]'
-	$(PY) -m pip install --no-deps '$(BFCL)'
+	$(PY) -m pip install --no-deps $(WITHOUT_DEPS)
 	@touch $@
 
 $(VENV)/.weights: $(VENV)/.installed

@@ -38,6 +38,7 @@ TORCH_FREE += [
     "envs.humaneval",
     "envs.knowledge_base",
     "envs.dialogue_files",
+    "envs.discoveryworld",
     "envs.gymnasium_env",
     "envs.miniwob",
     "envs.scienceworld",

