@@ -68,7 +68,7 @@ start and validations included; they are no comparison.
 
 `configs/experiment/tiny.yaml`: a model of 0.14 million weights, taught by 50 supervised steps to ask one of two
 sources and to repeat the answer, finds out which one to trust. 12 rollouts of 128 episodes (DAPO draws more,
-ArCHer takes 20), 200 held-out episodes. The columns after `final` are read off the curves: success after
+`archer_iql` takes 20), 200 held-out episodes. The columns after `final` are read off the curves: success after
 {STEPS} optimizer steps, and after {EPISODES:,} episodes.
 
 | algorithm | seeds | start | final | equal steps | equal samples | steps | episodes | s |
