@@ -8,9 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rl_support import EndingPolicy, trainer
 
+from datamodules import PreferenceDataModule
 from lit_agentrl.algorithms import DMPO, DPO, ETO, KTO, ORPO, OnlineDPO, SimPO, StepDPO
-from lit_agentrl.rollouts.comparisons import Answer, AnswerTurn, Comparison, batch_from_comparisons, with_mismatched
+from lit_agentrl.rollouts.batch import RolloutBatch, TokenReason
+from lit_agentrl.rollouts.comparisons import (
+    SIDE,
+    Answer,
+    AnswerTurn,
+    Comparison,
+    Side,
+    batch_from_comparisons,
+    with_mismatched,
+)
 
 EVERY = {
     "dpo": DPO,
@@ -81,3 +92,42 @@ def write_lines(path: Path, records: Sequence[Any]) -> str:
 def sums(count: int) -> list[dict[str, str]]:
     """Return plain records of different prompts."""
     return [{"prompt": f"{n} + 1", "chosen": f"{n + 1}", "rejected": "no idea"} for n in range(count)]
+
+
+def said(role: str, text: str) -> dict[str, str]:
+    """Return a message."""
+    return {"role": role, "content": text}
+
+
+def unpaired(count: int) -> list[dict[str, Any]]:
+    """Return answers that are judged alone, every second one good."""
+    return [{"prompt": f"{n}?", "completion": f"{n}!", "label": n % 2 == 0} for n in range(count)]
+
+
+def data_of(tmp_path: Path, records: Sequence[Any], **options: Any) -> PreferenceDataModule:
+    """Return a data module over a file of records."""
+    file = write_lines(tmp_path / "preferences.jsonl", records)
+    return PreferenceDataModule([file], **({"batch_size": 4, "held_out": 0.0, "seed": 0} | options))
+
+
+def batches(
+    datamodule: PreferenceDataModule, *, module: Any = None, epochs: int = 1, **options: Any
+) -> tuple[Any, list[RolloutBatch]]:
+    """Run epochs with a module that only keeps what it is given."""
+    module = module or DPO(EndingPolicy(), seed=0)
+    seen: list[RolloutBatch] = []
+    module.training_step = lambda batch, batch_idx: seen.append(batch)
+    trainer(max_epochs=epochs, **options).fit(module, datamodule=datamodule)
+    return module, seen
+
+
+def texts(module: Any, batch: RolloutBatch) -> list[tuple[str, ...]]:
+    """Return prompt, chosen and rejected text of every comparison of a batch."""
+    chat, found = module.policy.chat, []
+    for number in sorted(set(batch.trajectory.tolist())):
+        mine = batch.trajectory[batch.segment] == number
+        trained = batch.reason == TokenReason.TRAINED
+        sides = [mine & trained & (batch.columns[SIDE] == side) for side in (Side.CHOSEN, Side.REJECTED)]
+        shared = batch.token_ids[mine & (batch.columns[SIDE] == Side.SHARED)].tolist()
+        found.append((chat.decode(shared), *(chat.decode(batch.token_ids[side].tolist()) for side in sides)))
+    return found
