@@ -81,7 +81,7 @@ def test_experiments_run(lit_agentrl, tmp_path, path):
         "trainer.max_epochs": 1,
         "trainer.check_val_every_n_epoch": 1,
         "trainer.precision": "32-true",
-        "policy.init_args.max_context": 2048,
+        "policy.init_args.max_context": 8192,
         "data.init_args.num_groups": 2,
         "data.init_args.group_size": 2,
         "data.init_args.num_workers": 1,

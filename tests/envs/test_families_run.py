@@ -127,7 +127,7 @@ def test_a_grader_that_loops_fails_the_episode_and_costs_no_worker(tmp_path):
         ("babyai", 2048),
         pytest.param("text_games", 2048, marks=needs_java),
         pytest.param("science", 2048, marks=needs_java),
-        pytest.param("discoveryworld", 4096, marks=needs_discoveryworld),
+        pytest.param("discoveryworld", 8192, marks=needs_discoveryworld),
     ],
 )
 def test_fit_takes_the_family(lit_agentrl, game_config, tmp_path, name, max_context):
